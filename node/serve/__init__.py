@@ -1,0 +1,1 @@
+"""The expert server: which cells this node holds, and answering calls for them."""
