@@ -1,0 +1,235 @@
+"""The first kind of hole: a layer's routed experts, lifted out of the graph by structure.
+
+A call opens at the first MUL_MAT_ID over an expert tensor. Every node computed from it, or from the call's
+expert tensors, is left out, down to the routed output: the last ADD over the views of used experts (CONT
+when one expert is used). Ids are the MUL_MAT_ID's third operand, the router's weights whatever
+the rows are multiplied by on the way. The result is put into the routed output's memory just before its
+first reader, so that llama.cpp computes the shared expert, which stands in between, during the trip.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.graph import VIEW_OPS, name_of, read_array, sources
+from node.engine.hook import HookError, Seen, Step
+from node.engine.structs import Tensor
+from node.model.expert_names import ExpertName, parse_expert_name
+from node.model.manifest import ExpertCall
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertInputs:
+    """What a call's experts need, copied out of the graph.
+
+    Attributes:
+        x: [n_tokens, n_in], or [n_tokens * n_used, n_in] if the recipe weighs before the experts.
+        ids: [n_tokens, n_used], the chosen experts.
+        weights: [n_tokens, n_used], or None if the recipe does not weigh after the experts.
+    """
+
+    call: ExpertCall
+    x: npt.NDArray[np.float32]
+    ids: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32] | None
+
+
+class ExpertPort(Protocol):
+    """Where the experts' inputs go and their outputs come from. Called on the decoding thread."""
+
+    def leave(self, inputs: ExpertInputs) -> Any:
+        """Start the trip; returns a ticket for `enter`. May compute cells held at home before it returns."""
+
+    def enter(self, ticket: Any) -> npt.NDArray[np.float32]:
+        """Wait for the routed output: [n_tokens, n_out] float32."""
+
+
+class _ExpertHole:
+    """One call at one place of one graph: where its inputs are read and its result is written."""
+
+    def __init__(self, owner: ExpertHoles, call: ExpertCall, first: Seen) -> None:
+        self.owner = owner
+        self.call = call
+        self.first = first.address
+        self.x = first.sources[1]
+        self.ids = first.sources[2]
+        self.weights = 0
+        self.output = 0
+
+    def capture(self) -> None:
+        self.owner.captured[self.first] = (self._read_x(), self._read_ids())
+
+    def leave(self) -> None:
+        if Tensor.from_address(self.output).ne[1] == 0:
+            return  # the last layer, when no token asks for output
+        x, ids = self.owner.captured.pop(self.first, None) or (self._read_x(), self._read_ids())
+        n_tokens, n_used = ids.shape
+        weights = None
+        if self.weights:
+            weights = np.ascontiguousarray(read_array(self.weights, np.float32).reshape(n_tokens, n_used))
+        per_slot = self.call.recipe.weights == "before"
+        if x.shape != (n_tokens * (n_used if per_slot else 1), self.call.n_in):
+            raise HookError(f"{self.call.label}: its input has shape {x.shape} for {n_tokens} tokens")
+        self.owner.in_flight[self.output] = self.owner.port.leave(ExpertInputs(self.call, x, ids, weights)), self.call
+
+    def enter(self) -> None:
+        output = Tensor.from_address(self.output)
+        if output.ne[1] == 0:
+            return
+        found = self.owner.in_flight.pop(self.output, None)
+        if found is None:
+            raise HookError(f"{self.call.label}: its result is read, but its input was never sent")
+        result = self.owner.port.enter(found[0])
+        shape = (output.ne[1], output.ne[0])
+        if result.shape != shape or result.dtype != np.float32 or output.ne[2] * output.ne[3] != 1:
+            raise HookError(f"{self.call.label}: a result of shape {result.shape} where {shape} belongs")
+        result = np.ascontiguousarray(result)
+        C.memmove(output.data, result.ctypes.data, result.nbytes)
+
+    def _read_x(self) -> npt.NDArray[np.float32]:
+        x = read_array(self.x, np.float32)
+        return x.reshape(-1, x.shape[-1])
+
+    def _read_ids(self) -> npt.NDArray[np.int32]:
+        ids = read_array(self.ids, np.int32)
+        return ids.reshape(ids.shape[-2:])
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call whose routed output has not been met yet."""
+
+    hole: _ExpertHole
+    name: ExpertName
+    first_step: Step
+    dead: set[int]
+    lineage: set[int]  # nodes shaped like the down projection
+    views: set[int]  # views of single experts, and partial sums of them
+    n_used: int = 0
+    adds: int = 0
+    foreign: bool = False  # a node that has nothing to do with the experts stands in between
+
+
+class ExpertHoles:
+    """Recogniser of routed experts (`hook.Recogniser`).
+
+    Args:
+        calls: every MoE call of the model by (layer, group).
+        port: where experts are computed.
+    """
+
+    def __init__(self, calls: Mapping[tuple[int, str], ExpertCall], port: ExpertPort) -> None:
+        self._calls = calls
+        self.port = port
+        self.captured: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]] = {}
+        self.in_flight: dict[int, tuple[Any, ExpertCall]] = {}
+        self._open: _Open | None = None
+        self._waiting: tuple[_ExpertHole, set[int]] | None = None
+
+    def begin(self) -> None:
+        self.captured.clear()
+        self.in_flight.clear()
+
+    def reset(self) -> None:
+        self._open = None
+        self._waiting = None
+
+    def is_idle(self) -> bool:
+        return self._open is None and self._waiting is None
+
+    def unfinished(self) -> str:
+        if self._open is not None:
+            return self._open.hole.call.label
+        return next((call.label for _, call in self.in_flight.values()), "")
+
+    def classify(self, node: Seen) -> Step:
+        step = Step()
+        if self._waiting is not None:
+            hole, aliases = self._waiting
+            if not aliases.isdisjoint(node.sources):
+                if node.op in VIEW_OPS:
+                    aliases.add(node.address)
+                    return step
+                step.enter = hole
+                step.stop_before = True
+                self._waiting = None
+        experts = [name for source in node.sources if (name := _expert_name(source)) is not None]
+        if self._open is None:
+            if node.op == "MUL_MAT_ID" and experts:
+                self._start(node, experts[0], step)
+            elif any(name.what != "scale" for name in experts):
+                raise HookError(f"{name_of(node.address)} ({node.op}) reads experts outside of a call")
+            return step
+        call = self._open
+        mine = any((name.layer, name.group) == (call.name.layer, call.name.group) for name in experts)
+        if mine or not call.dead.isdisjoint(node.sources):
+            step.skip = True
+            call.dead.add(node.address)
+            self._follow(call, node, experts, step)
+        elif node.op not in VIEW_OPS:
+            call.foreign = True
+        return step
+
+    def _start(self, node: Seen, name: ExpertName, step: Step) -> None:
+        known = self._calls.get((name.layer, name.group))
+        if known is None:
+            raise HookError(f"layer {name.layer}: the graph uses {name.tensor_name}, which the manifest does not have")
+        if self._waiting is not None:
+            raise HookError(f"{known.label} starts before the call before it was read")
+        hole = _ExpertHole(self, known, node)
+        step.skip = step.stop = True
+        step.capture = hole
+        self._open = _Open(hole, name, step, {node.address}, set(), set())
+
+    def _follow(self, call: _Open, node: Seen, experts: list[ExpertName], step: Step) -> None:
+        """Follow the rows from the down projection to the routed output."""
+        if node.op == "MUL_MAT_ID":
+            if node.sources[2] != call.hole.ids:
+                raise HookError(f"{call.hole.call.label}: two sets of expert ids in one call")
+            if any(name.part == "down" for name in experts):
+                call.lineage.add(node.address)
+                call.n_used = Tensor.from_address(node.address).ne[1]
+            return
+        source = node.sources[0]
+        if node.op == "VIEW" and source in call.lineage:
+            call.views.add(node.address)
+        elif source in call.lineage:
+            call.lineage.add(node.address)
+            if node.op == "MUL" and node.sources[1] not in call.dead:
+                call.hole.weights = node.sources[1]
+        elif source in call.views:
+            if node.op == "ADD" and node.sources[1] in call.views:
+                call.adds += 1
+                call.views.add(node.address)
+                if call.adds == call.n_used - 1:
+                    self._close(call, node, step)
+            elif node.op == "CONT" and call.n_used == 1:
+                self._close(call, node, step)
+            else:
+                raise HookError(f"{call.hole.call.label}: {node.op} where the used experts should be added")
+
+    def _close(self, call: _Open, node: Seen, step: Step) -> None:
+        hole = call.hole
+        if (hole.call.recipe.weights == "after") != bool(hole.weights):
+            raise HookError(f"{hole.call.label}: its weights are not where the manifest's recipe has them")
+        hole.output = node.address
+        step.stop = True
+        step.leave = hole
+        if not call.foreign:
+            # Nothing runs between the first node and here, so what the call reads is still in place here:
+            # from the next pass on, one stop serves both.
+            call.first_step.stop = False
+            call.first_step.capture = None
+        self._open = None
+        self._waiting = (hole, {node.address})
+
+
+def _expert_name(address: int) -> ExpertName | None:
+    # A weight has no operands; asking for those first spares reading most names.
+    return None if sources(address) else parse_expert_name(name_of(address))

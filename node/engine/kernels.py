@@ -1,0 +1,247 @@
+"""The experts themselves: ggml graphs built from a recipe, run on expert tensors where they lie in memory.
+
+Weights are not copied: a tensor's data pointer is set to the mapped file. One graph serves every layer
+of the same recipe, types and shapes (the pointers change, the graph does not), so graphs and their scratch
+memory grow with the number of batch shapes in use, not with layers.
+
+Bit for bit the same as llama.cpp's own MUL_MAT_ID for the same rows per expert: callers must not split
+the rows that one call sends to one expert.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.expression_graph import GRAPH_NODES, ExpressionGraph
+from node.engine.library import EngineError, Library
+from node.engine.structs import TYPE_F32, TYPE_I32, InitParams, Tensor
+from node.model.recipe import Recipe, roles
+
+POINTER_ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml-cpu: what a buffer's base must be a multiple of
+CACHED_GRAPHS = 48  # batch shapes x kinds of layer; a decoding swarm meets a dozen
+CACHED_PAIRS = 16384  # (token, slot) pairs over all cached graphs: bounds their scratch memory
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTensor:
+    """A run of experts of one stacked tensor, somewhere in memory.
+
+    Attributes:
+        ne: ggml order; the last dimension counts the experts held.
+        data: the bytes; kept alive by this reference.
+    """
+
+    type: int
+    ne: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+
+    @property
+    def address(self) -> int:
+        return int(self.data.ctypes.data)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldExperts:
+    """All tensors that one call's recipe needs, for one run of its experts.
+
+    Attributes:
+        tensors: role -> tensor.
+        n_held: experts in the run; ids given to the kernels count from its first.
+        n_in, n_out: width of a row that enters, and of one that leaves.
+    """
+
+    recipe: Recipe
+    tensors: Mapping[str, HeldTensor]
+    n_held: int
+    n_in: int
+    n_out: int
+
+    def signature(self) -> tuple[Any, ...]:
+        """What two layers must share to share a graph."""
+        return (self.recipe, self.n_in, *((role, t.type, t.ne) for role, t in sorted(self.tensors.items())))
+
+
+class Kernels:
+    """Computes experts on one thread pool; calls from several threads take turns.
+
+    Args:
+        threads: of ggml's compute.
+    """
+
+    def __init__(self, library: Library, *, threads: int) -> None:
+        self._library = library
+        self._backend: Any = library.ggml_backend_cpu_init()
+        library.ggml_backend_cpu_set_n_threads(self._backend, threads)
+        self._graphs: OrderedDict[tuple[Any, ...], _Graph] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def run(
+        self,
+        held: HeldExperts,
+        x: npt.NDArray[np.float32],
+        counts: npt.NDArray[np.integer[Any]],
+        experts: npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.float32] | None,
+    ) -> npt.NDArray[np.float32]:
+        """Routed rows of (row, expert) pairs.
+
+        Args:
+            x: [n_rows, n_in], finite.
+            counts: [n_rows], how many experts each row goes to; in row order they slice the next two.
+            experts: [n_pairs], counted from the run's first expert.
+            weights: [n_pairs], the router's; None if the recipe does not weigh after the experts.
+
+        Returns:
+            [n_pairs, n_out], weighted if the recipe weighs.
+        """
+        n_rows, n_pairs = len(x), len(experts)
+        if n_pairs == 0:
+            return np.empty((0, held.n_out), np.float32)
+        slots = n_pairs // n_rows
+        if n_rows * slots != n_pairs or not (counts == slots).all():
+            # Uneven rows: one pair a row. The same rows reach each expert, so the bits are the same.
+            x, slots = np.repeat(x, counts, axis=0), 1
+        x = np.ascontiguousarray(x, np.float32)
+        experts = np.ascontiguousarray(experts, np.int32)
+        if x.shape[1] != held.n_in or int(experts.min()) < 0 or int(experts.max()) >= held.n_held:
+            raise EngineError(f"experts of {held.n_in} values and {held.n_held} ids were asked for others")
+        with self._lock:
+            graph = self._graph(held, len(x), slots)
+            return graph.compute(held, x, experts, weights)
+
+    def _graph(self, held: HeldExperts, n_rows: int, slots: int) -> _Graph:
+        key = (held.signature(), n_rows, slots)
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = _Graph(self._library, self._backend, held, n_rows, slots)
+            self._graphs[key] = graph
+            self._evict(keep=graph)
+        else:
+            self._graphs.move_to_end(key)
+        return graph
+
+    def _evict(self, keep: _Graph) -> None:
+        pairs = sum(graph.n_pairs for graph in self._graphs.values())
+        while len(self._graphs) > CACHED_GRAPHS or (pairs > CACHED_PAIRS and len(self._graphs) > 1):
+            _, oldest = self._graphs.popitem(last=False)
+            assert oldest is not keep
+            pairs -= oldest.n_pairs
+            oldest.close()
+
+    def close(self) -> None:
+        with self._lock:
+            for graph in self._graphs.values():
+                graph.close()
+            self._graphs.clear()
+            if self._backend:
+                self._library.ggml_backend_free(self._backend)
+                self._backend = None
+
+
+class _Graph:
+    """One batch shape of one kind of layer."""
+
+    def __init__(self, library: Library, backend: Any, held: HeldExperts, n_rows: int, slots: int) -> None:
+        self.n_pairs = n_rows * slots
+        self._library = library
+        self._backend = backend
+        size = GRAPH_NODES * library.ggml_tensor_overhead() + library.ggml_graph_overhead_custom(GRAPH_NODES, False)
+        self._context: Any = library.ggml_init(InitParams(size, None, True))
+        self._allocator: Any = None
+        self._buffers: list[Any] = []
+        try:
+            self._build(held, n_rows, slots)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, held: HeldExperts, n_rows: int, slots: int) -> None:
+        library = self._library
+        self._weights: dict[str, Tensor] = {}
+        bound: dict[str, int] = {}
+        scales = set(held.tensors) & {role for role in roles(held.recipe) if role.endswith(".scale")}
+        for role, tensor in held.tensors.items():
+            if role in scales:
+                continue
+            address = self._new(tensor.type, *tensor.ne)
+            base = tensor.address // POINTER_ALIGNMENT * POINTER_ALIGNMENT
+            buffer = library.ggml_backend_cpu_buffer_from_ptr(base, tensor.data.nbytes + POINTER_ALIGNMENT)
+            self._buffers.append(buffer)
+            if library.ggml_nbytes(address) != tensor.data.nbytes:
+                raise EngineError(f"expert tensor {role} has {tensor.data.nbytes} bytes; its shape says otherwise")
+            if library.ggml_backend_tensor_alloc(buffer, address, tensor.address) != 0:
+                raise EngineError(f"ggml refuses the memory of expert tensor {role}")
+            bound[role] = address
+            self._weights[role] = Tensor.from_address(address)
+        inputs = {"x": self._new(TYPE_F32, held.n_in, 1, n_rows), "ids": self._new(TYPE_I32, slots, n_rows)}
+        if held.recipe.weights == "after":
+            inputs["weights"] = self._new(TYPE_F32, 1, slots, n_rows)
+        for role in scales:
+            inputs[role] = self._new(TYPE_F32, 1, slots, n_rows)
+        for address in inputs.values():
+            library.ggml_set_input(address)
+        expressions = ExpressionGraph(library, self._context, tensors=bound, inputs=inputs)
+        output = expressions.build(held.recipe.output)
+        library.ggml_set_output(output)
+        self._graph: Any = library.ggml_new_graph_custom(self._context, GRAPH_NODES, False)
+        library.ggml_build_forward_expand(self._graph, output)
+        self._allocator = library.ggml_gallocr_new(library.ggml_backend_cpu_buffer_type())
+        if not library.ggml_gallocr_alloc_graph(self._allocator, self._graph):
+            raise EngineError(f"no memory for the experts of {n_rows} rows")
+        self._inputs = {name: Tensor.from_address(address) for name, address in inputs.items()}
+        self._output = Tensor.from_address(output)
+        if tuple(self._output.ne) != (held.n_out, slots, n_rows, 1):
+            raise EngineError(f"the recipe gives {tuple(self._output.ne)}, not {(held.n_out, slots, n_rows, 1)}")
+
+    def compute(
+        self,
+        held: HeldExperts,
+        x: npt.NDArray[np.float32],
+        experts: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float32] | None,
+    ) -> npt.NDArray[np.float32]:
+        for role, tensor in self._weights.items():
+            tensor.data = held.tensors[role].address
+        C.memmove(self._inputs["x"].data, x.ctypes.data, x.nbytes)
+        C.memmove(self._inputs["ids"].data, experts.ctypes.data, experts.nbytes)
+        for name, tensor in self._inputs.items():
+            if name == "weights":
+                assert weights is not None
+                self._put(tensor, weights)
+            elif name not in ("x", "ids"):
+                self._put(tensor, held.tensors[name].data.view(np.float32)[experts])
+        if self._library.ggml_backend_graph_compute(self._backend, self._graph) != 0:
+            raise EngineError("ggml failed to compute experts")
+        result = np.empty((self.n_pairs, held.n_out), np.float32)
+        C.memmove(result.ctypes.data, self._output.data, result.nbytes)
+        return result
+
+    def _put(self, tensor: Tensor, values: npt.NDArray[np.float32]) -> None:
+        values = np.ascontiguousarray(values, np.float32)
+        if values.size != self.n_pairs:
+            raise EngineError(f"{values.size} values for {self.n_pairs} pairs")
+        C.memmove(tensor.data, values.ctypes.data, values.nbytes)
+
+    def _new(self, kind: int, *ne: int) -> int:
+        address: int = self._library.ggml_new_tensor(self._context, kind, len(ne), (C.c_int64 * len(ne))(*ne))
+        return address
+
+    def close(self) -> None:
+        library = self._library
+        if self._allocator:
+            library.ggml_gallocr_free(self._allocator)
+            self._allocator = None
+        for buffer in self._buffers:
+            library.ggml_backend_buffer_free(buffer)
+        self._buffers.clear()
+        if self._context:
+            library.ggml_free(self._context)
+            self._context = None

@@ -1,0 +1,255 @@
+"""What a model is: its experts' shapes, recipe and digests, its trunk's digests. Its own digest is the model id.
+
+Only what is computed counts: not file names, not how a model is split, not its text metadata. So two files
+with the same tensors are the same model, and two nodes that show the same id can work together.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from blake3 import blake3
+
+from node.model import recipe as R
+from node.model.expert_names import GROUPS, ExpertName
+from node.model.gguf.types import TENSOR_TYPES, tensor_bytes
+from routing.errors import LocalError
+
+MANIFEST_VERSION = 1
+DIGEST_BYTES = 32  # BLAKE3
+MAX_MANIFEST_BYTES = 64 << 20  # 60 layers x 512 experts are 1.4 MB; the rest is room, not an invitation
+MAX_WIDTH = 1 << 16  # of a row; the wire's limit too
+MODEL_ID = re.compile(r"[0-9a-f]{64}")
+
+# Types ggml can multiply with: a manifest of a stranger may name no other, for ggml aborts on them.
+NO_MATRIX = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
+
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+_Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
+_Count = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class ManifestError(LocalError):
+    """A manifest contradicts itself, or names what panal does not know."""
+
+
+class ExpertTensor(msgspec.Struct, frozen=True):
+    """One stacked tensor of a layer's experts.
+
+    Attributes:
+        role: "gate.weight", "down.scale", ...
+        type: ggml's type id.
+        shape: of one expert, ggml order; () for a scale.
+    """
+
+    role: str
+    type: int
+    shape: tuple[_Size, ...]
+
+    @property
+    def bytes_per_expert(self) -> int:
+        return tensor_bytes(self.shape or (1,), TENSOR_TYPES[self.type])
+
+    def name(self, layer: int, group: str) -> str:
+        """Its name in a GGUF file."""
+        part, what = self.role.split(".")
+        return ExpertName(layer, group, part, what).tensor_name
+
+
+class ExpertCall(msgspec.Struct, frozen=True):
+    """The routed experts of one layer (grovemoe: two calls a layer, the second with chunk experts).
+
+    Attributes:
+        group: "exps" or "chexps".
+        n_in, n_out: width of the row that enters an expert and of the one that leaves it.
+        tensors: sorted by role; just those that the recipe reads.
+        digests: BLAKE3 of each expert's bytes (its tensors in order), base64 of n_experts x 32 bytes.
+    """
+
+    layer: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    group: str
+    n_experts: _Count
+    n_in: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
+    n_out: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
+    recipe: R.Recipe
+    tensors: tuple[ExpertTensor, ...]
+    digests: str
+
+    @property
+    def index(self) -> int:
+        """Which call of its layer it is: the wire's call index."""
+        return GROUPS.index(self.group)
+
+    @property
+    def label(self) -> str:
+        return f"layer {self.layer}" if self.group == "exps" else f"layer {self.layer} ({self.group})"
+
+    @property
+    def bytes_per_cell(self) -> int:
+        return sum(tensor.bytes_per_expert for tensor in self.tensors)
+
+    def digest(self, expert: int) -> bytes:
+        return base64.b64decode(self.digests)[expert * DIGEST_BYTES : (expert + 1) * DIGEST_BYTES]
+
+
+class TrunkTensor(msgspec.Struct, frozen=True):
+    """One tensor that stays with the backbone."""
+
+    name: str
+    type: int
+    shape: tuple[_Size, ...]
+    digest: _Digest
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The whole of a model.
+
+    Attributes:
+        kinds: which kinds of slice this manifest describes; "layers" will bring a cut table.
+        calls: in the order they run.
+        trunk: sorted by name.
+    """
+
+    version: Literal[1]
+    architecture: str
+    kinds: tuple[Literal["experts"], ...]
+    calls: tuple[ExpertCall, ...]
+    trunk: tuple[TrunkTensor, ...]
+
+    def encoded(self) -> bytes:
+        """Canonical JSON: the bytes whose digest is the model id."""
+        return msgspec.json.encode(self, order="sorted")
+
+    def model_id(self) -> str:
+        """64 hexadecimal digits."""
+        return blake3(self.encoded()).hexdigest()
+
+    def call(self, layer: int, index: int) -> ExpertCall | None:
+        return next((c for c in self.calls if c.layer == layer and c.index == index), None)
+
+    def layers(self) -> Iterator[int]:
+        """Layers with routed experts, in order, once each."""
+        seen: set[int] = set()
+        for call in self.calls:
+            if call.layer not in seen:
+                seen.add(call.layer)
+                yield call.layer
+
+    @property
+    def expert_bytes(self) -> int:
+        return sum(call.n_experts * call.bytes_per_cell for call in self.calls)
+
+
+def decode_manifest(encoded: bytes, *, model_id: str | None = None, source: str = "manifest") -> Manifest:
+    """Read a manifest, also a stranger's.
+
+    Args:
+        model_id: what its digest must be, if known.
+        source: where it came from, for the error.
+
+    Raises:
+        ManifestError: malformed, contradictory, or another model's.
+    """
+    if len(encoded) > MAX_MANIFEST_BYTES:
+        raise ManifestError(f"{source}: a manifest of {len(encoded)} bytes passes the limit of {MAX_MANIFEST_BYTES}")
+    try:
+        manifest = msgspec.json.decode(encoded, type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ManifestError(f"{source}: not a manifest of panal: {error}") from None
+    try:
+        check(manifest)
+    except LocalError as error:
+        raise ManifestError(f"{source}: {error}") from None
+    found = manifest.model_id()
+    if model_id is not None and found != model_id:
+        raise ManifestError(f"{source}: is the manifest of model {found[:12]}, not of {model_id[:12]}")
+    return manifest
+
+
+def check(manifest: Manifest) -> None:
+    """Every shape, type and digest fits every other.
+
+    Raises:
+        ManifestError, RecipeError: the first thing that does not.
+    """
+    seen: set[tuple[int, str]] = set()
+    if not manifest.calls:
+        raise ManifestError("no layer has routed experts")
+    for call in manifest.calls:
+        if call.group not in GROUPS or (call.layer, call.group) in seen:
+            raise ManifestError(f"{call.label}: group {call.group!r} is unknown or there twice")
+        seen.add((call.layer, call.group))
+        _check_call(call)
+    for tensor in manifest.trunk:
+        if tensor.type not in TENSOR_TYPES:
+            raise ManifestError(f"trunk tensor {tensor.name!r} has unknown type {tensor.type}")
+
+
+def _check_call(call: ExpertCall) -> None:
+    R.check(call.recipe)
+    roles = tuple(tensor.role for tensor in call.tensors)
+    if roles != R.roles(call.recipe):
+        raise ManifestError(f"{call.label}: has tensors {', '.join(roles)}, but its recipe reads others")
+    try:
+        digests = base64.b64decode(call.digests, validate=True)
+    except binascii.Error:
+        digests = b""
+    if len(digests) != call.n_experts * DIGEST_BYTES:
+        raise ManifestError(f"{call.label}: not one digest for each of its {call.n_experts} experts")
+    for tensor in call.tensors:
+        kind = TENSOR_TYPES.get(tensor.type)
+        what = tensor.role.partition(".")[2]
+        wanted = {"weight": 2, "bias": 1, "scale": 0}[what]
+        if kind is None or kind.name in NO_MATRIX or (what != "weight" and kind.name != "F32"):
+            raise ManifestError(f"{call.label}: {tensor.role} has type {kind.name if kind else tensor.type}")
+        if len(tensor.shape) != wanted or any(side > MAX_WIDTH for side in tensor.shape):
+            raise ManifestError(f"{call.label}: {tensor.role} has shape {tensor.shape}")
+        if tensor.shape and tensor.shape[0] % kind.block_size:
+            raise ManifestError(f"{call.label}: {tensor.role}: rows of {tensor.shape[0]} are no whole blocks of {kind.name}")
+    widths = {tensor.role: tensor.shape for tensor in call.tensors}
+    if output_width(call.recipe, call.n_in, widths) != call.n_out:
+        raise ManifestError(f"{call.label}: its experts do not give rows of {call.n_out}")
+
+
+def output_width(recipe: R.Recipe, n_in: int, shapes: dict[str, tuple[int, ...]]) -> int:
+    """Width of the row that a recipe gives, checked operation by operation so that ggml never aborts on it.
+
+    Raises:
+        ManifestError: an operation gets a row it cannot take.
+    """
+
+    def width(expression: R.Expression) -> int:
+        inner = [width(child) for child in R.children(expression)]
+        match expression:
+            case R.Input():
+                return n_in
+            case R.Matmul(tensor=role):
+                columns, rows = shapes[role] if len(shapes[role]) == 2 else (0, 0)
+                if columns != inner[0]:
+                    raise ManifestError(f"{role} takes rows of {columns}, not of {inner[0]}")
+                return rows
+            case R.Bias(tensor=role):
+                if shapes[role] != (inner[0],):
+                    raise ManifestError(f"{role} does not fit rows of {inner[0]}")
+            case R.Scale(tensor=role):
+                if shapes[role] != ():
+                    raise ManifestError(f"{role} is not one number an expert")
+            case R.Half():
+                if inner[0] % 2:
+                    raise ManifestError(f"half of a row of {inner[0]}")
+                return inner[0] // 2
+            case R.Glu(up=None):
+                if inner[0] % 2:
+                    raise ManifestError(f"a gated activation of a row of {inner[0]}")
+                return inner[0] // 2
+            case R.Glu() | R.Product() | R.Total():
+                if inner[0] != inner[1]:
+                    raise ManifestError(f"rows of {inner[0]} and {inner[1]} are joined")
+        return inner[0]
+
+    return width(recipe.output)
