@@ -86,7 +86,12 @@ class Context:
         self.width: int = model.n_embd if self.is_encoder else model.n_vocab
 
     def run(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
-        """One pass; returns [n_wanted, n_vocab] logits (encoders: [n_wanted, n_embd] vectors).
+        """One pass; returns [n_wanted, n_vocab] logits (encoders: [n_wanted, n_embd] vectors)."""
+        self.compute(rows)
+        return self.outputs([i for i, row in enumerate(rows) if row.wanted])
+
+    def compute(self, rows: Sequence[Row]) -> None:
+        """One pass, whose outputs stay inside until `outputs` or a sampler asks for them.
 
         Raises:
             EngineError: llama.cpp refuses the batch (cache full, token out of range).
@@ -107,11 +112,11 @@ class Context:
             code = (library.llama_encode if self.is_encoder else library.llama_decode)(self.handle, batch)
             if code != 0:
                 raise EngineError(_refusal(code, len(rows), self.n_ctx, library.last_errors()))
-            return self._outputs([i for i, row in enumerate(rows) if row.wanted])
         finally:
             library.llama_batch_free(batch)
 
-    def _outputs(self, wanted: list[int]) -> npt.NDArray[np.float32]:
+    def outputs(self, wanted: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits (encoders: vectors) of these rows of the last pass, copied."""
         library = self.library
         result = np.empty((len(wanted), self.width), np.float32)
         read = library.llama_get_embeddings_ith if self.is_encoder else library.llama_get_logits_ith

@@ -13,8 +13,6 @@ from __future__ import annotations
 import ctypes as C
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,50 +21,12 @@ import numpy.typing as npt
 from node.engine.expression_graph import GRAPH_NODES, ExpressionGraph
 from node.engine.library import EngineError, Library
 from node.engine.structs import TYPE_F32, TYPE_I32, InitParams, Tensor
-from node.model.recipe import Recipe, roles
+from node.model.held import HeldExperts
+from node.model.recipe import roles
 
 POINTER_ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml-cpu: what a buffer's base must be a multiple of
 CACHED_GRAPHS = 48  # batch shapes x kinds of layer; a decoding swarm meets a dozen
 CACHED_PAIRS = 16384  # (token, slot) pairs over all cached graphs: bounds their scratch memory
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTensor:
-    """A run of experts of one stacked tensor, somewhere in memory.
-
-    Attributes:
-        ne: ggml order; the last dimension counts the experts held.
-        data: the bytes; kept alive by this reference.
-    """
-
-    type: int
-    ne: tuple[int, ...]
-    data: npt.NDArray[np.uint8]
-
-    @property
-    def address(self) -> int:
-        return int(self.data.ctypes.data)
-
-
-@dataclass(frozen=True, slots=True)
-class HeldExperts:
-    """All tensors that one call's recipe needs, for one run of its experts.
-
-    Attributes:
-        tensors: role -> tensor.
-        n_held: experts in the run; ids given to the kernels count from its first.
-        n_in, n_out: width of a row that enters, and of one that leaves.
-    """
-
-    recipe: Recipe
-    tensors: Mapping[str, HeldTensor]
-    n_held: int
-    n_in: int
-    n_out: int
-
-    def signature(self) -> tuple[Any, ...]:
-        """What two layers must share to share a graph."""
-        return (self.recipe, self.n_in, *((role, t.type, t.ne) for role, t in sorted(self.tensors.items())))
 
 
 class Kernels:
@@ -80,7 +40,7 @@ class Kernels:
         self._library = library
         self._backend: Any = library.ggml_backend_cpu_init()
         library.ggml_backend_cpu_set_n_threads(self._backend, threads)
-        self._graphs: OrderedDict[tuple[Any, ...], _Graph] = OrderedDict()
+        self._graphs: OrderedDict[tuple[Any, int, int], _Graph] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(
@@ -96,7 +56,7 @@ class Kernels:
         Args:
             x: [n_rows, n_in], finite.
             counts: [n_rows], how many experts each row goes to; in row order they slice the next two.
-            experts: [n_pairs], counted from the run's first expert.
+            experts: [n_pairs], as numbered in the model.
             weights: [n_pairs], the router's; None if the recipe does not weigh after the experts.
 
         Returns:
@@ -110,7 +70,7 @@ class Kernels:
             # Uneven rows: one pair a row. The same rows reach each expert, so the bits are the same.
             x, slots = np.repeat(x, counts, axis=0), 1
         x = np.ascontiguousarray(x, np.float32)
-        experts = np.ascontiguousarray(experts, np.int32)
+        experts = experts.astype(np.int32) - np.int32(held.first)
         if x.shape[1] != held.n_in or int(experts.min()) < 0 or int(experts.max()) >= held.n_held:
             raise EngineError(f"experts of {held.n_in} values and {held.n_held} ids were asked for others")
         with self._lock:
@@ -118,7 +78,7 @@ class Kernels:
             return graph.compute(held, x, experts, weights)
 
     def _graph(self, held: HeldExperts, n_rows: int, slots: int) -> _Graph:
-        key = (held.signature(), n_rows, slots)
+        key = (held.signature, n_rows, slots)
         graph = self._graphs.get(key)
         if graph is None:
             graph = _Graph(self._library, self._backend, held, n_rows, slots)
@@ -209,7 +169,7 @@ class _Graph:
         weights: npt.NDArray[np.float32] | None,
     ) -> npt.NDArray[np.float32]:
         for role, tensor in self._weights.items():
-            tensor.data = held.tensors[role].address
+            tensor.data = held.addresses[role]
         C.memmove(self._inputs["x"].data, x.ctypes.data, x.nbytes)
         C.memmove(self._inputs["ids"].data, experts.ctypes.data, experts.nbytes)
         for name, tensor in self._inputs.items():

@@ -207,7 +207,7 @@ class _Reader:
     def _product(self, node: Node, depth: int) -> R.Expression:
         left, right = self._source(node, 0), self._source(node, 1)
         per_slot = (1, self._n_used, self._n_tokens, 1)
-        if right.ne == per_slot and left.ne != per_slot:
+        if right.ne == per_slot:
             scale = self._per_expert_scale(right)
             if scale is not None:
                 return R.Scale(scale, self._expression(left, depth))

@@ -1,0 +1,32 @@
+"""A node's config, one TOML file: its shape as written (`shape`), what it means (`meaning`), and the
+commented file that `panal init` writes (`render`)."""
+
+from __future__ import annotations
+
+from node.config.meaning import (
+    BackboneConfig,
+    ConfigError,
+    EngineConfig,
+    ModelRef,
+    NodeConfig,
+    ServeConfig,
+    SwarmConfig,
+    default_store,
+    load_config,
+    parse_config,
+)
+from node.config.render import render_config
+
+__all__ = [
+    "BackboneConfig",
+    "ConfigError",
+    "EngineConfig",
+    "ModelRef",
+    "NodeConfig",
+    "ServeConfig",
+    "SwarmConfig",
+    "default_store",
+    "load_config",
+    "parse_config",
+    "render_config",
+]

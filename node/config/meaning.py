@@ -1,0 +1,274 @@
+"""What a config means: paths resolved, addresses and ranges parsed, defaults filled in."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from node.config.shape import BackboneTable, Backend, Combine, ServeTable, SwarmTable, Wire, read_shape
+from node.ranges import Ranges
+from routing.errors import LocalError
+from routing.multiaddr import ListenAddress, PeerAddress
+
+MAX_CONFIG_BYTES = 1 << 20  # MAX_PEERS addresses are 120 KB
+MODEL_ID = re.compile(
+    r"[0-9a-f]{6,64}", re.ASCII
+)  # BLAKE3 in hex, or as little as the store takes (MIN_PREFIX)
+
+Parsed = TypeVar("Parsed")
+
+
+class ConfigError(LocalError):
+    """A config that cannot be used; names the file, the key and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """What a config or a command line calls a model. Exactly one of the two is set.
+
+    Attributes:
+        path: a GGUF or slice file.
+        model_id: 6 to 64 hex digits, the beginning of the id of a model in the store.
+    """
+
+    path: Path | None = None
+    model_id: str | None = None
+
+    @classmethod
+    def parse(cls, text: str, base: Path) -> ModelRef:
+        """Hex digits are a model id, everything else a path relative to `base` ("./cafe0123" too)."""
+        if MODEL_ID.fullmatch(text):
+            return cls(model_id=text)
+        return cls(path=_resolve(text, base))
+
+    def __str__(self) -> str:
+        return str(self.path or self.model_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmConfig:
+    """[swarm]: where this node listens and whom it knows.
+
+    Attributes:
+        listen: the node's one UDP socket, for listening and for dialing.
+        peers: addresses to dial; each names its peer id.
+        backend: which QUIC core drives the connections.
+    """
+
+    listen: ListenAddress
+    peers: tuple[PeerAddress, ...]
+    backend: Backend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """[engine]: which llama.cpp, and how much of this machine.
+
+    Attributes:
+        library: another llama.cpp build than the wheel's, or None.
+        threads: of a computation.
+    """
+
+    library: Path | None
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackboneConfig:
+    """[backbone]: the model whose trunk runs here.
+
+    Attributes:
+        model: the whole model, or one in the store.
+        combine: how answers are put together.
+        wire: how hidden states travel.
+        context: tokens of KV cache.
+        ubatch: tokens llama.cpp computes in one graph.
+        deadline: seconds a call to an expert server may take.
+    """
+
+    model: ModelRef
+    combine: Combine
+    wire: Wire
+    context: int
+    ubatch: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """One [[serve]]: cells this node computes for others.
+
+    Attributes:
+        model: a GGUF file, a slice file, or a model in the store.
+        layers: None means every layer that the file holds.
+        experts: None means every expert that the file holds.
+    """
+
+    model: ModelRef
+    layers: Ranges | None
+    experts: Ranges | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """A whole config.
+
+    Attributes:
+        path: the file it came from, for messages.
+        name: what the node calls itself, or None.
+        store: folder of the identity key, trunks and manifests.
+    """
+
+    path: Path
+    name: str | None
+    store: Path
+    swarm: SwarmConfig
+    engine: EngineConfig
+    backbone: BackboneConfig | None
+    serve: tuple[ServeConfig, ...]
+
+    @property
+    def identity_path(self) -> Path:
+        """The node's private key."""
+        return self.store / "identity.key"
+
+    def require_backbone(self) -> BackboneConfig:
+        """The [backbone] table, or a ConfigError that says how to write one."""
+        if self.backbone is None:
+            raise ConfigError(
+                f'{self.path}: has no [backbone]; add one with model = "FILE.gguf" to run a model from here'
+            )
+        return self.backbone
+
+    def require_serve(self) -> tuple[ServeConfig, ...]:
+        """The [[serve]] tables, or a ConfigError that says how to write one."""
+        if not self.serve:
+            raise ConfigError(
+                f'{self.path}: serves nothing; add a [[serve]] with model = "FILE.gguf" to serve its experts'
+            )
+        return self.serve
+
+
+def default_store(environ: Mapping[str, str]) -> Path:
+    """$PANAL_STORE, or ~/.panal."""
+    return _resolve(environ.get("PANAL_STORE") or "~/.panal", Path.cwd())
+
+
+def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> NodeConfig:
+    """Read and check a config file.
+
+    Raises:
+        ConfigError: the file cannot be read, or is not a config.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such config file; panal init writes one") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ConfigError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from None
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"{path}: over {MAX_CONFIG_BYTES} bytes, too large for a config")
+    try:
+        text = data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); is it a config?") from None
+    return parse_config(text, path, default_store(environ))
+
+
+def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
+    """Check a config's text. Opens no file.
+
+    Args:
+        text: TOML.
+        path: where it stands, for messages; relative paths in it start from its folder.
+        store: the store if the text names none.
+
+    Raises:
+        ConfigError: names path, key, and what is allowed.
+    """
+    try:
+        shape = read_shape(text)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    check = _Check(path)
+    if shape.name is not None and not shape.name.isprintable():
+        raise ConfigError(f"{path}: name: {shape.name!r} holds characters that cannot be printed")
+    library = shape.engine.library
+    return NodeConfig(
+        path=path,
+        name=shape.name,
+        store=store if shape.store is None else check.path("store", shape.store),
+        swarm=check.swarm(shape.swarm),
+        engine=EngineConfig(
+            library=None if library is None else check.path("engine.library", library),
+            threads=shape.engine.threads or os.cpu_count() or 1,
+        ),
+        backbone=None if shape.backbone is None else check.backbone(shape.backbone),
+        serve=tuple(check.serve(f"serve[{i}]", table) for i, table in enumerate(shape.serve)),
+    )
+
+
+class _Check:
+    """Turns the file's texts into what they mean; an error gets file and key put in front."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path
+        self._base = path.absolute().parent
+
+    def _parse(self, key: str, parse: Callable[[str], Parsed], text: str) -> Parsed:
+        try:
+            return parse(text)
+        except LocalError as error:
+            raise ConfigError(f"{self._file}: {key}: {error}") from None
+
+    def path(self, key: str, text: str) -> Path:
+        return self._parse(key, lambda value: _resolve(value, self._base), text)
+
+    def model(self, key: str, text: str) -> ModelRef:
+        return self._parse(key, lambda value: ModelRef.parse(value, self._base), text)
+
+    def swarm(self, table: SwarmTable) -> SwarmConfig:
+        peers: list[PeerAddress] = []
+        for i, text in enumerate(table.peers):
+            peer = self._parse(f"swarm.peers[{i}]", PeerAddress.parse, text)
+            if peer.peer_id is None:
+                raise ConfigError(
+                    f"{self._file}: swarm.peers[{i}]: {text} does not say who must answer; add /p2p/PEER-ID"
+                )
+            if peer in peers:
+                raise ConfigError(f"{self._file}: swarm.peers[{i}]: {text} is named twice")
+            peers.append(peer)
+        listen = self._parse("swarm.listen", ListenAddress.parse, table.listen)
+        return SwarmConfig(listen=listen, peers=tuple(peers), backend=table.backend)
+
+    def backbone(self, table: BackboneTable) -> BackboneConfig:
+        return BackboneConfig(
+            model=self.model("backbone.model", table.model),
+            combine=table.combine,
+            wire=table.wire,
+            context=table.context,
+            ubatch=table.ubatch,
+            deadline=table.deadline,
+        )
+
+    def serve(self, key: str, table: ServeTable) -> ServeConfig:
+        layers, experts = table.layers, table.experts
+        return ServeConfig(
+            model=self.model(f"{key}.model", table.model),
+            layers=None if layers is None else self._parse(f"{key}.layers", Ranges.parse, layers),
+            experts=None if experts is None else self._parse(f"{key}.experts", Ranges.parse, experts),
+        )
+
+
+def _resolve(text: str, base: Path) -> Path:
+    if "\0" in text:
+        raise ConfigError(f"{text!r} is not a path: it holds a NUL")
+    try:
+        return base / Path(text).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{text}: no home folder is known for ~; write the whole path") from None

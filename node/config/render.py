@@ -1,0 +1,108 @@
+"""The commented config that `panal init` writes: what was asked for in force, the rest as comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from node.config.shape import DEFAULT_LISTEN, ServeTable
+from routing.errors import LocalError
+
+_HEAD = "# A panal node. Relative paths start from this file's folder.\n"
+
+_SWARM_NOTE = """\
+# The node's one UDP socket. Open this port in the firewall, or others cannot reach you.
+"""
+
+_PEERS_NOTE = """\
+# Nodes to ask for experts; each prints its address in `panal run`.
+"""
+
+_ENGINE = """\
+[engine]
+# threads = 2                     # default: one for each core
+# library = "/path/libllama.so"   # another llama.cpp build of the same version
+"""
+
+_BACKBONE_NOTE = """\
+# The model whose trunk runs here; for panal generate and panal verify -c.
+"""
+
+_BACKBONE_REST = """\
+# combine = "rows"    # "rows": the same bytes as one machine; "sum": less traffic
+# wire = "f32"        # or "f16", "int8": fewer bytes, not the same to the last bit
+# context = 4096      # tokens
+# ubatch = 512        # tokens computed at once
+# deadline = 30.0     # seconds a call to an expert server may take
+"""
+
+_SERVE_NOTE = """\
+# What this node computes for others: a GGUF file, a slice file, or a model id of the store.
+"""
+
+_SERVE_REST = """\
+# layers = "0-15"     # default: all that the file holds; "0-3,8" is possible
+# experts = "0-31"    # default: all that the file holds
+"""
+
+
+def render_config(
+    *,
+    name: str | None = None,
+    store: str | None = None,
+    listen: str = DEFAULT_LISTEN,
+    peers: Sequence[str] = (),
+    model: str | None = None,
+    serve: Sequence[ServeTable] = (),
+) -> str:
+    """A config as TOML text. Values are only quoted; `parse_config` is what checks them.
+
+    Args:
+        name, store, listen, peers: as in the file.
+        model: the backbone's; None leaves the table as a comment.
+        serve: the [[serve]] tables; none leaves an example as a comment.
+
+    Raises:
+        LocalError: a value cannot be written as UTF-8.
+    """
+    parts = [
+        _HEAD
+        + (f"name = {_quote(name)}\n" if name is not None else '# name = "kitchen"\n')
+        + (f"store = {_quote(store)}\n" if store is not None else '# store = "~/.panal"\n'),
+        "[swarm]\n"
+        + _SWARM_NOTE
+        + f"listen = {_quote(listen)}\n"
+        + _PEERS_NOTE
+        + _peers(peers)
+        + '# backend = "qh3"    # or "aioquic": slower, for lossy lines\n',
+        _ENGINE,
+    ]
+    if model is None:
+        parts.append(_BACKBONE_NOTE + '# [backbone]\n# model = "model.gguf"\n' + _BACKBONE_REST)
+    else:
+        parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + _BACKBONE_REST)
+    if not serve:
+        parts.append(_SERVE_NOTE + '# [[serve]]\n# model = "model.gguf"\n' + _SERVE_REST)
+    for i, table in enumerate(serve):
+        lines = [f"[[serve]]\nmodel = {_quote(table.model)}\n"]
+        if table.layers is not None:
+            lines.append(f"layers = {_quote(table.layers)}\n")
+        if table.experts is not None:
+            lines.append(f"experts = {_quote(table.experts)}\n")
+        parts.append((_SERVE_NOTE if i == 0 else "") + "".join(lines))
+    return "\n".join(parts)
+
+
+def _peers(peers: Sequence[str]) -> str:
+    if not peers:
+        return "peers = []\n"
+    return "peers = [\n" + "".join(f"    {_quote(peer)},\n" for peer in peers) + "]\n"
+
+
+def _quote(text: str) -> str:
+    """A TOML basic string: JSON's escapes are all TOML's too, but TOML also wants DEL escaped."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise LocalError(f"{text!r} is not UTF-8 and cannot stand in a config; rename it") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,144 @@
+"""The config file as it is written: tables, keys, types, bounds, and the one line said about a mistake.
+
+Nothing here looks at the machine: texts stay texts, paths are not resolved (`meaning` does both).
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+from msgspec.inspect import type_info
+
+Backend = Literal["qh3", "aioquic"]
+Combine = Literal["rows", "sum"]
+Wire = Literal["f32", "f16", "int8"]
+
+DEFAULT_LISTEN = "/ip4/0.0.0.0/udp/4190/quic-v1"
+MAX_NAME_CHARS = 40  # a column of the status table
+MAX_PEERS = 1024  # connections are kept warm to all of them: far past what one home line carries
+MAX_SERVES = 1024  # slices of one device; 94 layers one by one still fit many times
+MAX_THREADS = 512  # GGML_MAX_N_THREADS
+MAX_CONTEXT = 1 << 20  # tokens; the longest context trained today, and KV memory ends long before
+MAX_UBATCH = 8192  # tokens; 16 times llama.cpp's default, a dispatch of them is already tens of MB
+MIN_DEADLINE, MAX_DEADLINE = 0.05, 600.0  # seconds: under the first no WAN answers, past it nobody waits
+
+Text = Annotated[str, Meta(min_length=1, max_length=4096)]  # 4096: PATH_MAX
+
+
+class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[swarm]"""
+
+    listen: Text = DEFAULT_LISTEN
+    peers: Annotated[tuple[Text, ...], Meta(max_length=MAX_PEERS)] = ()
+    backend: Backend = "qh3"
+
+
+class EngineTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[engine]"""
+
+    library: Text | None = None
+    threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None = None
+
+
+class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[backbone]"""
+
+    model: Text
+    combine: Combine = "rows"
+    wire: Wire = "f32"
+    context: Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] = 4096
+    ubatch: Annotated[int, Meta(ge=1, le=MAX_UBATCH)] = 512
+    deadline: Annotated[float, Meta(ge=MIN_DEADLINE, le=MAX_DEADLINE)] = 30.0
+
+
+class ServeTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """One [[serve]]"""
+
+    model: Text
+    layers: Text | None = None
+    experts: Text | None = None
+
+
+class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)] | None = None
+    store: Text | None = None
+    swarm: SwarmTable = field(default_factory=SwarmTable)
+    engine: EngineTable = field(default_factory=EngineTable)
+    backbone: BackboneTable | None = None
+    serve: Annotated[tuple[ServeTable, ...], Meta(max_length=MAX_SERVES)] = ()
+
+
+def read_shape(text: str) -> ConfigShape:
+    """Check a config's text against the shape.
+
+    Raises:
+        ValueError: one line with the key path, what is wrong and what is allowed.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not valid TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("not a config: lists or tables are nested too deep") from None
+    try:
+        return msgspec.convert(data, ConfigShape)
+    except msgspec.ValidationError as error:
+        raise ValueError(_explain(str(error))) from None
+
+
+# msgspec's messages: "<what> - at `$.serve[0].layers`", without the tail for the file as a whole
+_MESSAGE = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_KINDS = {
+    "object": "a table",
+    "array": "a list",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+}
+
+
+def _explain(message: str) -> str:
+    match = _MESSAGE.fullmatch(message)
+    if match is None:  # the pattern takes any text; this keeps the type checker content
+        return message
+    what, path = match["what"], match["path"] or ""
+    at = f"{path}: " if path else ""
+    if unknown := _UNKNOWN.fullmatch(what):
+        allowed = [entry.encode_name for entry in _type_at(path).fields]
+        close = get_close_matches(unknown[1], allowed, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        return f"{at}unknown key {unknown[1]!r}{hint}; allowed here: {', '.join(allowed)}"
+    if missing := _MISSING.fullmatch(what):
+        return f"{at}the key {missing[1]} is missing"
+    if what.startswith("Invalid enum value"):
+        choices = ", ".join(f'"{value}"' for value in _type_at(path).values)
+        return f"{at}{what.removeprefix('Invalid enum value ')} is not one of {choices}"
+    return at + re.sub(r"`([^`]*)`", lambda kinds: _spell(kinds[1]), what).replace("Expected", "expected", 1)
+
+
+def _spell(kinds: str) -> str:
+    return " or ".join(_KINDS.get(kind, kind) for kind in kinds.split(" | ") if kind != "null")
+
+
+def _type_at(path: str) -> Any:
+    """msgspec's description of what belongs at a path such as "serve[0].layers"."""
+    found: Any = type_info(ConfigShape)
+    for key, index in re.findall(r"(\w+)|(\[\d+\])", path):
+        if index:
+            found = found.item_type
+        else:
+            found = next(entry.type for entry in found.fields if entry.encode_name == key)
+        for alternative in getattr(found, "types", ()):  # `X | None`
+            if not isinstance(alternative, msgspec.inspect.NoneType):
+                found = alternative
+    return found

@@ -1,0 +1,95 @@
+"""The backbone: a model's trunk in llama.cpp with its experts elsewhere. One pass at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.context import DEFAULT_UBATCH, Context, Row
+from node.engine.expert_holes import ExpertHoles, ExpertPort
+from node.engine.hook import GraphHook
+from node.engine.library import EngineError, Library
+from node.engine.llama_model import LlamaModel
+from node.model.store import StoredModel
+from routing.errors import PanalError
+
+
+class SequenceLost(EngineError):
+    """A pass failed and its sequences could not be rolled back; they are empty now."""
+
+
+class Backbone:
+    """A trunk, its context and the hook that sends experts' work out.
+
+    Args:
+        port: computes the experts of each call; used on the thread that calls `compute`.
+        n_ctx: tokens the KV cache holds.
+        n_ubatch: rows of one graph; a pass may not have more.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        stored: StoredModel,
+        port: ExpertPort,
+        *,
+        n_ctx: int = 4096,
+        n_ubatch: int = DEFAULT_UBATCH,
+        threads: int = 1,
+        n_sequences: int = 1,
+    ) -> None:
+        calls = {(call.layer, call.group): call for call in stored.manifest.calls}
+        self.stored = stored
+        self.hook = GraphHook(library, ExpertHoles(calls, port))
+        self.model = LlamaModel(library, [stored.trunk])
+        try:
+            self.context = Context(
+                self.model,
+                n_ctx=n_ctx,
+                n_ubatch=n_ubatch,
+                threads=threads,
+                n_sequences=n_sequences,
+                callback=self.hook.callback,
+            )
+        except BaseException:
+            self.model.close()
+            raise
+
+    def run(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
+        """One pass; outputs of the wanted rows as `Context.run` gives them. Raises as `compute` does."""
+        self.compute(rows)
+        return self.context.outputs([i for i, row in enumerate(rows) if row.wanted])
+
+    def compute(self, rows: Sequence[Row]) -> None:
+        """One pass. If it fails, its positions are gone from the cache and the pass can be made again.
+
+        Raises:
+            SequenceLost: and the cache cannot be rolled back (recurrent models): the sequences are empty now.
+            PanalError: what went wrong, with the cache as it was before.
+        """
+        self.hook.begin()
+        try:
+            try:
+                self.context.compute(rows)
+            except EngineError:
+                self.hook.finish()  # what the hook met is the cause of what llama.cpp says
+                raise
+            self.hook.finish()
+        except PanalError as error:
+            self._roll_back(rows, error)
+            raise
+
+    def _roll_back(self, rows: Sequence[Row], error: PanalError) -> None:
+        starts: dict[int, int] = {}
+        for row in rows:
+            starts[row.sequence] = min(row.position, starts.get(row.sequence, row.position))
+        for sequence, start in starts.items():
+            if not self.context.remove(sequence, start):
+                self.context.remove(sequence, 0)
+                raise SequenceLost(f"{error} (this kind of model cannot go back: the sequence starts anew)") from error
+
+    def close(self) -> None:
+        self.context.close()
+        self.model.close()

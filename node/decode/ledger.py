@@ -1,0 +1,94 @@
+"""What an answer cost in trips, bytes and waiting: counted where it happens, shown to whoever asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from routing.dispatch.call import CallStats
+
+
+class TripsReport(msgspec.Struct, frozen=True):
+    """The ledger as people and programs get it.
+
+    Attributes:
+        passes: times the whole model was run; tokens: rows in all of them.
+        calls_per_pass: MoE calls (layers with routed experts) in a pass.
+        trips: waits for remote experts: a call asks all its servers at once and waits once.
+        trips_per_token: trips over tokens; trips_per_pass: trips over passes.
+        bytes_out, bytes_back: on the wire, frames included.
+        bytes_per_token_layer: both ways together, over (token, MoE call) pairs that were sent out.
+        waited: seconds the decoding thread stood waiting; computed_home: seconds in kernels at home.
+        slowest_peer: who was last to answer most often; "" without remote experts.
+    """
+
+    passes: int
+    tokens: int
+    calls_per_pass: int
+    trips: int
+    trips_per_token: float
+    trips_per_pass: float
+    bytes_out: int
+    bytes_back: int
+    bytes_per_token_layer: float
+    waited: float
+    computed_home: float
+    slowest_peer: str
+
+
+@dataclass
+class TripsLedger:
+    """Running totals of one answer, or of one verification."""
+
+    passes: int = 0
+    tokens: int = 0
+    calls: int = 0
+    trips: int = 0
+    bytes_out: int = 0
+    bytes_back: int = 0
+    waited: float = 0.0
+    computed_home: float = 0.0
+    _slowest: dict[str, int] = field(default_factory=dict)
+    _tokens_sent: int = 0
+
+    def count_call(self, stats: CallStats, tokens: int, waited: float) -> None:
+        """Add one MoE call that went through the star."""
+        self.calls += 1
+        self.trips += stats.trips
+        self.bytes_out += stats.bytes_out
+        self.bytes_back += stats.bytes_back
+        self.waited += waited
+        if stats.trips:
+            self._tokens_sent += tokens
+        if stats.slowest is not None:
+            peer = stats.slowest.peer_id
+            self._slowest[peer] = self._slowest.get(peer, 0) + 1
+
+    def count_home(self, seconds: float, *, whole: bool) -> None:
+        """Add what was computed at home; `whole`: the call needed nobody else."""
+        self.computed_home += seconds
+        self.calls += whole
+
+    def count_pass(self, tokens: int) -> None:
+        self.passes += 1
+        self.tokens += tokens
+
+    def report(self) -> TripsReport:
+        def per(amount: float, of: int, digits: int) -> float:
+            return round(amount / of, digits) if of else 0.0
+
+        return TripsReport(
+            passes=self.passes,
+            tokens=self.tokens,
+            calls_per_pass=round(per(self.calls, self.passes, 3)),
+            trips=self.trips,
+            trips_per_token=per(self.trips, self.tokens, 3),
+            trips_per_pass=per(self.trips, self.passes, 3),
+            bytes_out=self.bytes_out,
+            bytes_back=self.bytes_back,
+            bytes_per_token_layer=per(self.bytes_out + self.bytes_back, self._tokens_sent, 1),
+            waited=round(self.waited, 4),
+            computed_home=round(self.computed_home, 4),
+            slowest_peer=max(self._slowest, key=lambda peer: self._slowest[peer], default=""),
+        )

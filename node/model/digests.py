@@ -1,0 +1,114 @@
+"""BLAKE3 digests of experts and trunk tensors, and the manifest they go into."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from blake3 import blake3
+
+from node.model.expert_names import parse_expert_name
+from node.model.gguf.map import MappedModel
+from node.model.manifest import MANIFEST_VERSION, ExpertCall, ExpertTensor, Manifest, ManifestError, TrunkTensor, check
+from node.model.recipe import Input, Matmul, Recipe, children
+from routing.errors import LocalError
+
+PARALLEL_BYTES = 1 << 20  # below this, BLAKE3's threads cost more than they save
+
+
+class FoundCall(Protocol):
+    """A MoE call as read from the graph (`node.engine.recognise.TracedCall`)."""
+
+    @property
+    def layer(self) -> int: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def tensors(self) -> Mapping[str, str]: ...
+
+
+def build_manifest(
+    mapped: MappedModel, calls: Iterable[FoundCall], progress: Callable[[int], None] | None = None
+) -> Manifest:
+    """Digest a whole model.
+
+    Args:
+        calls: every MoE call of its graph, in order.
+        progress: called with bytes digested since its last call.
+
+    Raises:
+        ManifestError: the tensors do not fit the graph.
+    """
+    described = tuple(_expert_call(mapped, call, progress) for call in calls)
+    trunk = []
+    for name, tensor in sorted(mapped.model.tensors.items()):
+        if parse_expert_name(name) is None:
+            digest = _digest([mapped.tensor_view(name)])
+            trunk.append(TrunkTensor(name, tensor.type.id, tensor.shape, digest.hex()))
+            if progress:
+                progress(tensor.n_bytes)
+    manifest = Manifest(MANIFEST_VERSION, mapped.model.architecture, ("experts",), described, tuple(trunk))
+    try:
+        check(manifest)
+    except LocalError as error:
+        raise ManifestError(f"{mapped.model.path}: {error}") from None
+    return manifest
+
+
+def expert_digest(views: Iterable[memoryview]) -> bytes:
+    """Digest of one expert: its tensors' bytes, in the manifest's order of roles."""
+    return _digest(views)
+
+
+def _expert_call(mapped: MappedModel, call: FoundCall, progress: Callable[[int], None] | None) -> ExpertCall:
+    tensors, views = [], []
+    for role, name in sorted(call.tensors.items()):
+        tensor = mapped.model.tensors.get(name)
+        if tensor is None:
+            raise ManifestError(f"{mapped.model.path}: the graph reads {name}, which the file does not have")
+        tensors.append(ExpertTensor(role, tensor.type.id, tensor.shape[:-1]))
+        views.append((mapped.tensor_view(name), tensor.shape[-1]))
+    n_experts = views[0][1]
+    if any(count != n_experts for _, count in views):
+        raise ManifestError(f"{mapped.model.path}: layer {call.layer}: its tensors count experts differently")
+    digests = bytearray()
+    for expert in range(n_experts):
+        parts = [view[expert * (len(view) // n_experts) : (expert + 1) * (len(view) // n_experts)] for view, _ in views]
+        digests += expert_digest(parts)
+        if progress:
+            progress(sum(len(part) for part in parts))
+    shapes = {tensor.role: tensor.shape for tensor in tensors}
+    return ExpertCall(
+        layer=call.layer,
+        group=call.group,
+        n_experts=n_experts,
+        n_in=_input_width(call.recipe, shapes),
+        n_out=shapes["down.weight"][1],
+        recipe=call.recipe,
+        tensors=tuple(tensors),
+        digests=base64.b64encode(digests).decode(),
+    )
+
+
+def _input_width(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Width of the row that enters: what the first matrix takes."""
+    stack = [recipe.output]
+    while stack:
+        expression = stack.pop()
+        if isinstance(expression, Matmul) and isinstance(expression.of, Input):
+            return shapes[expression.tensor][0]
+        stack.extend(children(expression))
+    raise ManifestError("a recipe in which no expert matrix reads the input")
+
+
+def _digest(views: Iterable[memoryview]) -> bytes:
+    hasher = blake3(max_threads=blake3.AUTO)
+    small = blake3()
+    pieces = list(views)
+    chosen = hasher if sum(len(piece) for piece in pieces) >= PARALLEL_BYTES else small
+    for piece in pieces:
+        chosen.update(piece)
+    return chosen.digest()

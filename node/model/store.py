@@ -1,0 +1,181 @@
+"""The local store: one folder a model, with what it took work to make and prove.
+
+    models/<model id>/manifest.json          canonical; its digest is the folder's name
+    models/<model id>/trunk-<digits>.gguf    proven by the gate; one for each metadata the tensors came with
+    models/<model id>/sources.json           files that were this model when they were imported, newest last
+
+Files with the same tensors are the same model, but may differ in metadata that only the backbone reads
+(how many experts are used, rope scaling, chat template), so each keeps its own trunk.
+
+Whatever is written appears complete or not at all: built in a folder of another name, then renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from node.model.gguf.split import ModelFile
+from node.model.gguf.writer import encode_value
+from node.model.manifest import MODEL_ID, Manifest, decode_manifest
+from routing.errors import LocalError
+
+SHORT_ID = 12  # hex digits shown to people; 48 bits, unique among the models of a device
+MIN_PREFIX = 6  # hex digits a person may shorten an id to
+
+
+class StoreError(LocalError):
+    """The store lacks something, or its folder cannot be used."""
+
+
+class SourcePart(msgspec.Struct, frozen=True):
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file (all its parts) that held the model's tensors, and the trunk made of it."""
+
+    parts: tuple[SourcePart, ...]
+    trunk: str
+
+    @classmethod
+    def of(cls, model: ModelFile) -> Source:
+        parts = tuple(SourcePart(str(p.path.resolve()), p.stamp.size, p.stamp.mtime_ns) for p in model.parts)
+        return cls(parts, f"trunk-{_metadata_digest(model)}.gguf")
+
+    def same_files(self, other: Source) -> bool:
+        return self.parts == other.parts
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model in the store.
+
+    Attributes:
+        trunk: the proven trunk GGUF.
+    """
+
+    model_id: str
+    folder: Path
+    manifest: Manifest
+    trunk: Path
+
+
+class Store:
+    """All models of a device, under one folder (made when first written to)."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._models = root / "models"
+
+    def get(self, name: str) -> StoredModel:
+        """A model by id, or by the first digits of it, with the trunk imported last.
+
+        Raises:
+            StoreError: none, several, or not an id.
+        """
+        found = [folder for folder in self._folders() if folder.name.startswith(name)]
+        if len(name) < MIN_PREFIX or not found:
+            raise StoreError(f"{name}: no such model in {self.root}; `panal model import FILE` puts one there")
+        if len(found) > 1:
+            raise StoreError(f"{name}: {len(found)} models in {self.root} begin so; give more digits")
+        sources = self._sources(found[0])
+        if not sources:
+            raise StoreError(f"{found[0]}: its sources.json is damaged; remove the folder and import the model again")
+        return self._open(found[0], sources[-1])
+
+    def find(self, model: ModelFile) -> StoredModel | None:
+        """The model that this very file was imported as, if neither has changed since."""
+        wanted = Source.of(model)
+        for folder in self._folders():
+            for source in self._sources(folder):
+                if source == wanted and (folder / source.trunk).is_file():
+                    return self._open(folder, source)
+        return None
+
+    def sources(self, model_id: str) -> tuple[Source, ...]:
+        """Files that held this model when they were imported."""
+        return self._sources(self._models / model_id)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """A folder on the store's file system that is gone afterwards unless `add` took it."""
+        try:
+            self._models.mkdir(parents=True, exist_ok=True)
+            folder = self._models / f".new-{os.getpid()}-{secrets.token_hex(4)}"
+            folder.mkdir()
+        except OSError as error:
+            raise StoreError(f"{self._models}: cannot be written: {error.strerror}; choose another store") from None
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def add(self, workspace: Path, trunk: Path, manifest: Manifest, source: Source) -> StoredModel:
+        """Take a proven trunk, made in a workspace, into the model's folder (made if need be)."""
+        model_id = manifest.model_id()
+        folder = self._models / model_id
+        trunk.rename(workspace / source.trunk)
+        if not folder.exists():
+            _write(workspace / "manifest.json", manifest.encoded())
+            _write(workspace / "sources.json", msgspec.json.encode([source]))
+            try:
+                workspace.rename(folder)
+                return self._open(folder, source)
+            except OSError:
+                if not folder.exists():  # else another process was quicker: its folder takes our trunk
+                    raise
+        (workspace / source.trunk).replace(folder / source.trunk)
+        known = [old for old in self._sources(folder) if not old.same_files(source)]
+        _write(folder / "sources.json", msgspec.json.encode([*known, source]))
+        return self._open(folder, source)
+
+    def _folders(self) -> list[Path]:
+        if not self._models.is_dir():
+            return []
+        return sorted(folder for folder in self._models.iterdir() if MODEL_ID.fullmatch(folder.name))
+
+    def _open(self, folder: Path, source: Source) -> StoredModel:
+        path = folder / "manifest.json"
+        try:
+            encoded = path.read_bytes()
+        except OSError as error:
+            raise StoreError(f"{path}: {error.strerror}; remove {folder} and import the model again") from None
+        manifest = decode_manifest(encoded, model_id=folder.name, source=str(path))
+        return StoredModel(folder.name, folder, manifest, folder / source.trunk)
+
+    def _sources(self, folder: Path) -> tuple[Source, ...]:
+        try:
+            return msgspec.json.decode((folder / "sources.json").read_bytes(), type=tuple[Source, ...])
+        except (OSError, msgspec.DecodeError):
+            return ()  # only a shortcut: without it the file is digested again
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace a file's content at once; a crash leaves the old or the new."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _metadata_digest(model: ModelFile) -> str:
+    """Short digest of everything a file says beside its tensors."""
+    hasher = blake3()
+    for key, value in sorted(model.metadata.items()):
+        for part in (key.encode("utf-8", "surrogateescape"), encode_value(value)):
+            hasher.update(len(part).to_bytes(8, "little"))
+            hasher.update(part)
+    return hasher.hexdigest()[:SHORT_ID]

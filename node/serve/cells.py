@@ -1,0 +1,115 @@
+"""The cells a node holds: for each call of each model, runs of experts ready for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from node.engine.kernels import Kernels
+from node.model.held import HeldExperts
+from node.model.manifest import ExpertCall, Manifest
+from routing.errors import LocalError
+from routing.wire.codecs import Float32Array
+from routing.wire.holdings import Slice, compact_cells
+
+
+class HeldCall:
+    """All that is held of one call, in runs that do not overlap."""
+
+    def __init__(self, call: ExpertCall) -> None:
+        self.call = call
+        self.runs: list[HeldExperts] = []
+        self._run_of = np.full(call.n_experts, -1, np.int16)
+
+    def add(self, held: HeldExperts) -> None:
+        """Take a run; experts that are held already stay where they are."""
+        self._run_of[held.first : held.first + held.n_held][
+            self._run_of[held.first : held.first + held.n_held] < 0
+        ] = len(self.runs)
+        self.runs.append(held)
+
+    def experts(self) -> list[int]:
+        return [int(expert) for expert in np.flatnonzero(self._run_of >= 0)]
+
+    def missing(self, experts: npt.NDArray[np.uint16]) -> tuple[int, ...]:
+        """Those of the experts that are not held, ascending."""
+        known = experts < self.call.n_experts
+        absent = experts[~known].tolist()
+        absent += experts[known][self._run_of[experts[known]] < 0].tolist()
+        return tuple(sorted(set(absent)))
+
+    def compute(
+        self,
+        kernels: Kernels,
+        x: Float32Array,
+        counts: npt.NDArray[np.uint16],
+        experts: npt.NDArray[np.uint16],
+        weights: Float32Array | None,
+    ) -> Float32Array:
+        """Rows [n_pairs, n_out] of pairs whose experts are all held. Rows of an expert stay together."""
+        if len(self.runs) == 1:
+            return kernels.run(self.runs[0], x, counts, experts, weights)
+        run_of_pair = self._run_of[experts]
+        chosen = np.unique(run_of_pair)
+        if len(chosen) == 1:
+            return kernels.run(self.runs[int(chosen[0])], x, counts, experts, weights)
+        row_of_pair = np.repeat(np.arange(len(x)), counts)
+        result = np.empty((len(experts), self.call.n_out), np.float32)
+        for number in chosen:
+            pairs = np.flatnonzero(run_of_pair == number)
+            ones = np.ones(len(pairs), np.uint16)
+            result[pairs] = kernels.run(
+                self.runs[int(number)],
+                x[row_of_pair[pairs]],
+                ones,
+                experts[pairs],
+                weights[pairs] if weights is not None else None,
+            )
+        return result
+
+
+class Cells:
+    """Everything a node serves, by model."""
+
+    def __init__(self) -> None:
+        self._calls: dict[bytes, dict[tuple[int, int], HeldCall]] = {}
+        self._manifests: dict[bytes, Manifest] = {}
+
+    def add(self, model_id: str, manifest: Manifest, held: Mapping[tuple[int, str], HeldExperts]) -> None:
+        """Take runs of a model's experts, keyed by (layer, group)."""
+        key = bytes.fromhex(model_id)
+        self._manifests[key] = manifest
+        calls = self._calls.setdefault(key, {})
+        for call in manifest.calls:
+            run = held.get((call.layer, call.group))
+            if run is not None:
+                calls.setdefault((call.layer, call.index), HeldCall(call)).add(run)
+
+    def knows(self, model_id: bytes) -> bool:
+        return model_id in self._calls
+
+    def find(self, model_id: bytes, layer: int, index: int) -> HeldCall | None:
+        return self._calls.get(model_id, {}).get((layer, index))
+
+    def count(self) -> int:
+        """Cells held, over all models."""
+        return sum(len(call.experts()) for calls in self._calls.values() for call in calls.values())
+
+    def slices(self) -> Sequence[Slice]:
+        """What to tell peers that ask. Runs are those of each layer's first call; the others follow from it."""
+        told = []
+        for model_id, calls in self._calls.items():
+            cells = {layer: call.experts() for (layer, index), call in calls.items() if index == 0}
+            if not cells:
+                raise LocalError(f"model {model_id.hex()[:12]}: only chunk experts are held; serve whole layers")
+            told.append(
+                Slice(
+                    kind="experts",
+                    model_id=model_id.hex(),
+                    architecture=self._manifests[model_id].architecture,
+                    experts=compact_cells(cells),
+                )
+            )
+        return told

@@ -1,0 +1,180 @@
+"""The expert server: answers `/panal/experts/1` and `/panal/slices/1` for the cells a node holds."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from node.engine.kernels import Kernels
+from node.serve.cells import Cells, HeldCall
+from node.serve.compute_thread import ComputeThread
+from routing.dispatch.combine import sum_pairs
+from routing.errors import LocalError
+from routing.quic.errors import StreamClosed
+from routing.quic.stream import Stream
+from routing.wire import holdings, messages
+from routing.wire.codecs import CODEC_NAMES, Float32Array
+from routing.wire.experts import (
+    Combine,
+    ExpertsAnswer,
+    ExpertsRequest,
+    ProtocolError,
+    Refusal,
+    RefusalCode,
+    refusal_to,
+)
+from routing.wire.limits import MAX_REQUEST_BYTES, MAX_ROWS, SERVER_LIMITS
+
+MAX_WAITING = 64
+"""Calls in the queue before new ones are refused as overload: 64 decode calls are a second of a slow device."""
+
+LOAD_SMOOTHING = 0.1
+"""Weight of the newest call in the running mean of compute seconds, from which the load hint is made."""
+
+
+@dataclass
+class ServerCounts:
+    """What an expert server has done since it started."""
+
+    calls: int = 0
+    pairs: int = 0
+    refused: int = 0
+    compute_seconds: float = 0.0
+
+
+class ExpertServer:
+    """Serves cells. One compute thread: a call is computed as if it were alone, so bits never depend on company.
+
+    Args:
+        name: what this node is called, told to peers.
+    """
+
+    def __init__(self, cells: Cells, kernels: Kernels, *, name: str) -> None:
+        self._cells = cells
+        self._kernels = kernels
+        self._thread = ComputeThread("panal-experts")
+        self._mean_seconds = 0.0
+        self.counts = ServerCounts()
+        self._told = holdings.encode_holdings(
+            holdings.Holdings(
+                versions=[messages.VERSION],
+                name=name,
+                slices=list(cells.slices()),
+                codecs=[CODEC_NAMES[codec] for codec in CODEC_NAMES],
+                combines=[combine.name.lower() for combine in Combine],
+                max_rows=MAX_ROWS,
+            )
+        )
+
+    @property
+    def kernels(self) -> Kernels:
+        return self._kernels
+
+    def close(self) -> None:
+        self._thread.close()
+
+    async def serve_slices(self, stream: Stream) -> None:
+        """Handler of `/panal/slices/1`."""
+        while True:
+            try:
+                message = await stream.receive_message(holdings.MAX_REQUEST_BYTES)
+            except StreamClosed:
+                return
+            holdings.decode_request(message, peer=stream.peer_id)
+            await stream.send_message(self._told)
+
+    async def serve_experts(self, stream: Stream) -> None:
+        """Handler of `/panal/experts/1`: requests one after the other; a caller opens more streams for more at once."""
+        while True:
+            try:
+                message = await stream.receive_message(MAX_REQUEST_BYTES)
+            except StreamClosed:
+                return
+            await stream.send_message(messages.encode_message(await self._reply(message, stream.peer_id)))
+
+    async def _reply(self, message: bytes, peer: str) -> ExpertsAnswer | Refusal:
+        arrived = time.perf_counter()
+        try:
+            request = messages.decode_message(message, SERVER_LIMITS, peer=peer)
+        except ProtocolError as error:
+            self.counts.refused += 1
+            return Refusal(error.call_id, 0, 0, RefusalCode.MALFORMED, str(error))
+        if not isinstance(request, ExpertsRequest):
+            self.counts.refused += 1
+            return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
+        held, refusal = self._admit(request)
+        if held is None or refusal is not None:
+            self.counts.refused += 1
+            assert refusal is not None
+            return refusal
+        deadline = arrived + request.deadline_ms / 1000
+        result = await self._thread.run(self._compute, held, request, deadline)
+        if isinstance(result, Refusal):
+            self.counts.refused += 1
+            return result
+        y, seconds = result
+        self.counts.calls += 1
+        self.counts.pairs += request.pairs
+        self.counts.compute_seconds += seconds
+        self._mean_seconds += LOAD_SMOOTHING * (seconds - self._mean_seconds)
+        return ExpertsAnswer(
+            call_id=request.call_id,
+            layer=request.layer,
+            call_index=request.call_index,
+            y=y,
+            codec=request.codec_back,
+            combine=request.combine,
+            compute_us=min(round(seconds * 1e6), 0xFFFFFFFF),
+            load=self._load(),
+        )
+
+    def _admit(self, request: ExpertsRequest) -> tuple[HeldCall | None, Refusal | None]:
+        """The experts to ask, or why not."""
+        load = self._load()
+
+        def refuse(code: RefusalCode, text: str, missing: tuple[int, ...] = ()) -> tuple[None, Refusal]:
+            return None, refusal_to(request, code, text, missing=missing, load=load)
+
+        if not self._cells.knows(request.model_id):
+            return refuse(RefusalCode.UNKNOWN_MODEL, f"model {request.model_id.hex()[:12]} is not served here")
+        held = self._cells.find(request.model_id, request.layer, request.call_index)
+        if held is None:
+            return refuse(RefusalCode.UNKNOWN_CALL, f"nothing of layer {request.layer} is served here")
+        missing = held.missing(request.experts)
+        if missing:
+            return refuse(RefusalCode.NOT_HELD, f"layer {request.layer}: not all experts are served here", missing)
+        call = held.call
+        if request.x.shape[1] != call.n_in or request.n_out != call.n_out:
+            return refuse(
+                RefusalCode.MALFORMED,
+                f"layer {request.layer} takes rows of {call.n_in} and gives {call.n_out}, "
+                f"asked were {request.x.shape[1]} and {request.n_out}",
+            )
+        if (request.weights is not None) != (call.recipe.weights == "after"):
+            return refuse(RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts")
+        if self._thread.waiting >= MAX_WAITING:
+            return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")
+        return held, None
+
+    def _compute(
+        self, held: HeldCall, request: ExpertsRequest, deadline: float
+    ) -> tuple[Float32Array, float] | Refusal:
+        """On the compute thread; `deadline` on the clock of `time.perf_counter`."""
+        if time.perf_counter() > deadline:
+            return refusal_to(request, RefusalCode.DEADLINE, "it waited in the queue past its deadline")
+        begun = time.perf_counter()
+        try:
+            y = held.compute(self._kernels, request.x, request.counts, request.experts, request.weights)
+        except LocalError as error:
+            return refusal_to(request, RefusalCode.INTERNAL, str(error))
+        if request.combine is Combine.SUM:
+            y = sum_pairs(y, request.counts)
+        if not np.isfinite(y).all():
+            return refusal_to(request, RefusalCode.INTERNAL, f"layer {request.layer}: the experts gave NaN or infinity")
+        return y, time.perf_counter() - begun
+
+    def _load(self) -> int:
+        return min(math.ceil(self._thread.waiting * self._mean_seconds * 1000), 0xFFFF)

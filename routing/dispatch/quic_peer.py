@@ -1,0 +1,72 @@
+"""An expert server over a QUIC connection: the `ExpertPeer` that the star asks.
+
+A stream carries one request at a time; calls that overlap use more streams, and idle ones are kept, so that
+a warm call costs no set-up. A call that is given up resets its stream: a late answer must not meet the
+next request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from routing.errors import PeerError
+from routing.quic.connection import Connection
+from routing.quic.errors import StreamClosed
+from routing.quic.stream import Stream
+from routing.wire.experts import (
+    ExpertsAnswer,
+    ExpertsRequest,
+    ProtocolError,
+    Refusal,
+    Refused,
+    max_reply_bytes,
+)
+from routing.wire.messages import PROTOCOL_ID, decode_message, encode_message
+
+IDLE_STREAMS = 8
+"""Streams kept for the next calls: as many layers' calls as ever overlap on one connection (microbatches)."""
+
+
+class QuicExpertPeer:
+    """A connected expert server (`routing.dispatch.star.ExpertPeer`)."""
+
+    def __init__(self, connection: Connection, label: Callable[[str], str] = lambda peer: peer) -> None:
+        self.connection = connection
+        self._label = label
+        self._idle: list[Stream] = []
+
+    @property
+    def peer_id(self) -> str:
+        return self.connection.peer_id
+
+    async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
+        """Ask once.
+
+        Raises:
+            Refused: it refused.
+            PeerError: it is gone, or what it sent is no reply.
+        """
+        stream = self._idle.pop() if self._idle else self.connection.open_stream(PROTOCOL_ID)
+        clean = False
+        try:
+            await stream.send_message(encode_message(request))
+            reply = decode_message(await stream.receive_message(max_reply_bytes(request)), peer=self.peer_id)
+            clean = True
+        except StreamClosed:
+            reason = self.connection.close_reason
+            raise PeerError(
+                f"connection to {self._label(self.peer_id)} lost" + (f" ({reason})" if reason else ""),
+                peer=self.peer_id,
+            ) from None
+        finally:
+            if clean and len(self._idle) < IDLE_STREAMS:
+                self._idle.append(stream)
+            elif clean:
+                await stream.aclose()
+            else:
+                stream.reset()
+        if isinstance(reply, Refusal):
+            raise Refused(reply, peer=self.peer_id)
+        if not isinstance(reply, ExpertsAnswer):
+            raise ProtocolError(f"{self._label(self.peer_id)} sent a request where a reply belongs", peer=self.peer_id)
+        return reply

@@ -1,0 +1,347 @@
+"""One authenticated connection to a peer: its streams, its liveness, its share of our memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from routing.quic.core import Address, QuicCore
+from routing.quic.errors import StreamClosed
+from routing.quic.limits import MISSED_PINGS, SEND_BACKLOG_LOW, Limits
+from routing.quic.stream import CODE_REFUSED, Stream
+from routing.wire.multistream import Dialer, Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+log = logging.getLogger("panal.quic")
+
+# QUIC stream ids (RFC 9000, section 2.1): bit 0 set = opened by the server, bit 1 set = one-way
+_SERVER_BIT = 1
+_ONE_WAY_BIT = 2
+_ID_STEP = 4
+
+# Application error codes of CONNECTION_CLOSE.
+CLOSE_NORMAL = 0
+CLOSE_UNRESPONSIVE = 1
+CLOSE_ENGINE_FAILED = 2
+
+
+class Plane(Protocol):
+    """What a connection needs of its endpoint."""
+
+    limits: Limits
+    next_timer: float
+
+    def now(self) -> float: ...
+    def transmit(self, datagrams: Sequence[tuple[bytes, Address]]) -> None: ...
+    def arm_timer(self, when: float) -> None: ...
+    def protocols(self) -> Collection[str]: ...
+    def start_handler(self, stream: Stream) -> None: ...
+    def route(self, connection_id: bytes, connection: Connection) -> None: ...
+    def unroute(self, connection_id: bytes) -> None: ...
+    def established(self, connection: Connection) -> None: ...
+    def lost(self, connection: Connection) -> None: ...
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection:
+    """A connection to one peer, dialed or accepted; both sides may open streams.
+
+    Attributes:
+        peer_id: who the peer has proven to be; "" while the handshake runs.
+        closed: set once the connection is over, whoever ended it and why.
+        close_reason: why, None while open.
+        dialed: whether this side opened it.
+        bytes_sent, bytes_received: UDP payload, everything included.
+    """
+
+    def __init__(self, plane: Plane, remote: Address, *, dialed: bool) -> None:
+        self.core: QuicCore  # set by the endpoint right after: engine and listener need each other
+        self.peer_id = ""
+        self.dialed = dialed
+        self.first_address = remote
+        self.opened_at = plane.now()
+        self.closed = trio.Event()
+        self.close_reason: str | None = None
+        self.bytes_sent = 0
+        self.bytes_received = 0
+        self.connection_ids: set[bytes] = set()
+        self.timer: float | None = None
+        self.handshake_over = trio.Event()
+        self._plane = plane
+        self._streams: dict[int, Stream] = {}
+        self._backlogged: set[Stream] = set()
+        self._unread = 0
+        self._held = False
+        self._missed_pings = 0
+        self._received_at_ping = 0
+        self._peer_bit = _SERVER_BIT if dialed else 0
+        self._next_peer_stream = self._peer_bit
+        # ids the peer has opened by using a higher one, of which nothing has arrived yet
+        self._announced: set[int] = set()
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else self.close_reason or "handshake"
+        host, port = self.remote_address
+        return f"<Connection {self.peer_id or '?'} at {host}:{port}, {state}>"
+
+    # --- for users ---
+
+    @property
+    def is_open(self) -> bool:
+        """The peer is authenticated and the connection not closed."""
+        return self.close_reason is None and self.peer_id != ""
+
+    @property
+    def remote_address(self) -> Address:
+        """Where the peer is now; its port may change."""
+        return self.core.peer_address
+
+    @property
+    def rtt(self) -> float:
+        """Smoothed round-trip time in seconds."""
+        return self.core.rtt
+
+    @property
+    def congestion_window(self) -> int:
+        """Bytes that may be in flight now: what a burst can carry in one round trip."""
+        return self.core.congestion_window
+
+    def open_stream(self, protocol: str) -> Stream:
+        """A new stream that will speak `protocol`. No I/O: the peer hears of it with the first message.
+
+        Whether the peer speaks the protocol shows on the first `receive_message`.
+
+        Raises:
+            StreamClosed: the connection is closed, or the peer allows no further stream.
+        """
+        if not self.is_open:
+            raise StreamClosed(
+                f"connection to {self.peer_id} is closed: {self.close_reason}", peer=self.peer_id
+            )
+        stream_id = self.core.open_stream()
+        if stream_id is None:
+            raise StreamClosed(
+                f"{self.peer_id} allows no further stream now, {len(self._streams)} are open: close some",
+                peer=self.peer_id,
+            )
+        dialer = Dialer(protocol)
+        stream = self._streams[stream_id] = Stream(self, stream_id, dialer)
+        stream.begin_dialed(protocol, dialer.opening())
+        return stream
+
+    async def aclose(self, reason: str = "") -> None:
+        """Close at once and tell the peer. Bytes still unsent are dropped, so finish streams before."""
+        self.shut(CLOSE_NORMAL, reason or "closed")
+        await trio.lowlevel.checkpoint()
+
+    # --- for the endpoint ---
+
+    def shut(self, code: int, reason: str) -> None:
+        """Close without waiting, whatever the state."""
+        if self.close_reason is not None:
+            return
+        self.core.shut(code, reason)
+        self.flush()
+        self.on_closed(reason)
+        if self.timer is None:  # an engine that never got going has no closing period either
+            self._plane.forget(self)
+
+    def flush(self) -> None:
+        """Send what the engine wants sent, and note when it wants to be woken."""
+        plane, core = self._plane, self.core
+        datagrams = core.datagrams_to_send(plane.now())
+        if datagrams:
+            for data, _ in datagrams:
+                self.bytes_sent += len(data)
+            plane.transmit(datagrams)
+        self.timer = timer = core.next_timer()
+        if timer is not None and timer < plane.next_timer:
+            plane.arm_timer(timer)
+        if self._backlogged:
+            self._release_writers()
+
+    def receive_datagram(self, data: bytes, sender: Address, now: float) -> None:
+        self.bytes_received += len(data)
+        try:
+            self.core.receive_datagram(data, sender, now)
+        except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
+            self._engine_failed(error)
+
+    def receive_segments(self, data: bytes, segment_bytes: int, sender: Address, now: float) -> None:
+        self.bytes_received += len(data)
+        try:
+            self.core.receive_segments(data, segment_bytes, sender, now)
+        except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
+            self._engine_failed(error)
+
+    def handle_timer(self, now: float) -> None:
+        try:
+            self.core.handle_timer(now)
+        except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
+            self._engine_failed(error)
+
+    def after_batch(self) -> None:
+        """A batch of datagrams has been taken in: bound what is unread, and answer."""
+        if self._unread > self._plane.limits.unread_bytes and not self._held:
+            self._set_held(self._unread_unwanted() > self._plane.limits.unread_bytes)
+        self.flush()
+
+    def keep_warm(self) -> None:
+        """Once each PING_SECONDS: send a PING, and give up on a peer that has gone silent."""
+        if self.bytes_received != self._received_at_ping:
+            self._missed_pings = 0
+        else:
+            self._missed_pings += 1
+        self._received_at_ping = self.bytes_received
+        if self._missed_pings >= MISSED_PINGS:
+            self.shut(CLOSE_UNRESPONSIVE, f"no sign of life for {self._missed_pings} PINGs")
+            return
+        self.core.ping()
+        self.flush()
+
+    # --- for its streams ---
+
+    def note_backlog(self, stream: Stream) -> None:
+        self._backlogged.add(stream)
+
+    def note_read(self, stream: Stream, count: int) -> None:
+        """A message has left a stream's buffer."""
+        if stream.stream_id not in self._streams:
+            return
+        self._unread -= count
+        if self._held:
+            self._reconsider_hold()
+
+    def reader_waits(self) -> None:
+        """A task is about to wait for bytes that a hold may be keeping back."""
+        if self._held:
+            self._reconsider_hold()
+
+    def forget(self, stream: Stream) -> None:
+        """A stream is over in both directions."""
+        if self._streams.pop(stream.stream_id, None) is not None:
+            self._unread -= stream.unread
+            self._backlogged.discard(stream)
+
+    def start_handler(self, stream: Stream) -> None:
+        self._plane.start_handler(stream)
+
+    # --- CoreListener ---
+
+    def on_handshake_complete(self) -> None:
+        peer_id = self.core.peer_id
+        assert peer_id is not None, "TLS completed without an identity"
+        self.peer_id = peer_id
+        self.handshake_over.set()
+        self._plane.established(self)
+
+    def on_stream_data(self, stream_id: int, data: bytes, end: bool) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            stream = self._accept_stream(stream_id)
+            if stream is None:
+                return
+        self._unread += stream.on_data(data, end)
+
+    def on_stream_reset(self, stream_id: int, code: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.on_reset(code)
+        else:
+            self._is_new(stream_id)
+
+    def on_stop_sending(self, stream_id: int, code: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.on_stop(code)
+
+    def on_connection_id(self, connection_id: bytes) -> None:
+        self._plane.route(connection_id, self)
+
+    def on_connection_id_retired(self, connection_id: bytes) -> None:
+        self._plane.unroute(connection_id)
+
+    def on_closed(self, reason: str) -> None:
+        if self.close_reason is not None:
+            return
+        self.close_reason = reason
+        self.closed.set()
+        self.handshake_over.set()
+        for stream in list(self._streams.values()):
+            stream.on_connection_closed(f"connection closed: {reason}")
+        self._streams.clear()
+        self._backlogged.clear()
+        self._plane.lost(self)
+
+    def on_terminated(self) -> None:
+        self._plane.forget(self)
+
+    # --- inside ---
+
+    def _accept_stream(self, stream_id: int) -> Stream | None:
+        if self.close_reason is not None or not self._is_new(stream_id):
+            return None  # late bytes of a stream that is over
+        if stream_id & _ONE_WAY_BIT:
+            self.core.stop_stream(stream_id, CODE_REFUSED)  # libp2p has no one-way streams
+            return None
+        if self._peer_streams() >= self._plane.limits.streams_per_connection:
+            self.core.stop_stream(stream_id, CODE_REFUSED)
+            self.core.reset_stream(stream_id, CODE_REFUSED)
+            return None
+        stream = self._streams[stream_id] = Stream(self, stream_id, Listener(self._plane.protocols()))
+        return stream
+
+    def _is_new(self, stream_id: int) -> bool:
+        """Whether the peer begins this stream now. Ids may arrive out of order, and each is new once."""
+        if stream_id & _SERVER_BIT != self._peer_bit:
+            return False
+        if stream_id & _ONE_WAY_BIT:
+            return True
+        if stream_id >= self._next_peer_stream:
+            # the engine has held the peer to its stream limit, so these are MAX_STREAMS at most
+            self._announced.update(range(self._next_peer_stream, stream_id, _ID_STEP))
+            self._next_peer_stream = stream_id + _ID_STEP
+            return True
+        if stream_id in self._announced:
+            self._announced.discard(stream_id)
+            return True
+        return False
+
+    def _peer_streams(self) -> int:
+        if len(self._streams) < self._plane.limits.streams_per_connection:
+            return 0  # no need to count
+        return sum(1 for stream_id in self._streams if stream_id & _SERVER_BIT == self._peer_bit)
+
+    def _unread_unwanted(self) -> int:
+        return sum(stream.unread_unwanted() for stream in self._streams.values())
+
+    def _set_held(self, held: bool) -> None:
+        if held != self._held:
+            self._held = held
+            self.core.set_held(held)
+
+    def _reconsider_hold(self) -> None:
+        if self._unread_unwanted() <= self._plane.limits.unread_bytes // 2:
+            self._set_held(False)
+            # what the engine had kept has just been reported, perhaps too much of it again
+            self.after_batch()
+
+    def _release_writers(self) -> None:
+        for stream in list(self._backlogged):
+            if self.core.unsent(stream.stream_id) <= SEND_BACKLOG_LOW:
+                self._backlogged.discard(stream)
+                stream.on_backlog_drained()
+
+    def _engine_failed(self, error: Exception) -> None:
+        """The engine could not digest something. Its state is in doubt: this connection ends, no other."""
+        log.warning("QUIC engine failed with %s at %s: %r", self.peer_id, self.first_address, error)
+        reason = f"engine failure: {type(error).__name__}"
+        try:
+            self.shut(CLOSE_ENGINE_FAILED, reason)
+        except Exception:  # noqa: BLE001  (it can't even say goodbye)
+            self.on_closed(reason)
+            self._plane.forget(self)

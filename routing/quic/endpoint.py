@@ -1,0 +1,417 @@
+"""A node's end of the data plane: one UDP socket that listens and dials, and the tasks that drive it.
+
+One task drains the socket at each wake-up and flushes every touched connection once; one task waits
+for the earliest timer of all connections (a cancel scope per wait would double the round-trip time);
+one PINGs each second. Handlers of inbound streams run in tasks of their own.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import trio
+
+from routing.errors import LocalError, PeerError
+from routing.identity import Identity, PeerId
+from routing.multiaddr import PeerAddress
+from routing.quic.certificate import make_certificate
+from routing.quic.connection import CLOSE_NORMAL, Connection
+from routing.quic.core import BACKENDS, CONNECTION_ID_BYTES, Address, Backend, CoreSettings, make_core
+from routing.quic.errors import ConnectFailed, WrongPeer
+from routing.quic.limits import CONNECTION_WINDOW, IDLE_TIMEOUT, PING_SECONDS, STREAM_WINDOW, Limits
+from routing.quic.stream import CODE_HANDLER_FAILED, CODE_REFUSED, Stream
+from routing.quic.udp import UdpSocket
+
+log = logging.getLogger("panal.quic")
+
+Handler = Callable[[Stream], Awaitable[None]]
+"""Serves one inbound stream of a protocol; when it returns, the stream is finished."""
+
+# First byte of a QUIC packet (RFC 9000, section 17).
+_LONG_HEADER = 0x80
+_FIXED_BIT = 0x40
+_LONG_TYPE = 0x30  # 0: Initial
+_VERSION_1 = b"\x00\x00\x00\x01"
+# A client's first datagram is padded to this, so that answering can't amplify (section 14.1).
+_MIN_INITIAL_BYTES = 1200
+# Flags, version, length of the destination connection id.
+_LONG_HEADER_BYTES = 6
+# An original destination connection id is 8 to 20 bytes (section 7.2).
+_MIN_ORIGINAL_BYTES = 8
+_MAX_CONNECTION_ID_BYTES = 20
+
+
+class _Dial:
+    """A dial under way, shared by all who want the same peer."""
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.connection: Connection | None = None
+        self.error: Exception | None = None
+
+
+class Endpoint:
+    """Listens and dials on one UDP socket.
+
+    Attributes:
+        identity: this node's.
+        limits: what peers may use of it.
+        connections: the live connections, inbound and dialed.
+        next_timer: when the earliest timer of all connections is due, on `now()`'s clock.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        *,
+        listen: tuple[str, int] = ("0.0.0.0", 0),
+        backend: str = "qh3",
+        handlers: Mapping[str, Handler] = {},
+        limits: Limits = Limits(),  # noqa: B008  (frozen)
+        accept: bool = True,
+    ) -> None:
+        """Bind the socket; `run` does the rest.
+
+        Args:
+            listen: address and port; port 0 lets the system choose.
+            backend: "qh3" or "aioquic".
+            handlers: protocol name to handler, for streams that peers open (on dialed connections too).
+            accept: False makes a node that only dials.
+
+        Raises:
+            LocalError: the port is in use, the address is not ours, the backend is unknown.
+        """
+        if backend not in BACKENDS:
+            raise LocalError(f"QUIC backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
+        self.identity = identity
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.next_timer = math.inf
+        self._backend: Backend = backend
+        self._handlers = dict(handlers)
+        self._accept = accept
+        self._settings = CoreSettings(
+            certificate=make_certificate(identity, datetime.datetime.now(datetime.UTC)),
+            stream_window=STREAM_WINDOW,
+            connection_window=CONNECTION_WINDOW,
+            idle_timeout=IDLE_TIMEOUT,
+        )
+        self._udp = UdpSocket(*listen)
+        self._routes: dict[bytes, Connection] = {}
+        self._known: set[Connection] = set()  # live ones, handshakes and those in their closing period
+        self._by_peer: dict[str, list[Connection]] = {}
+        self._handshakes: set[Connection] = set()  # inbound ones
+        self._inbound_per_ip: Counter[str] = Counter()
+        self._dials: dict[object, _Dial] = {}
+        self._timer_scope: trio.CancelScope | None = None
+        self._nursery: trio.Nursery | None = None
+        self._closing = False
+
+    # --- for users ---
+
+    @property
+    def local_address(self) -> Address:
+        """(host, port) the socket is bound to."""
+        return self._udp.local_address
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled, then close every connection politely. Use `await nursery.start(e.run)`."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    nursery.start_soon(self._drive_timers)
+                    nursery.start_soon(self._keep_warm)
+                    nursery.start_soon(self._udp.send_waiting)
+                    task_status.started(self)
+                    await self._drive_socket()
+                finally:
+                    self._close_all("the node is shutting down")
+        finally:
+            self._nursery = None
+            self._udp.close()
+
+    async def connect(self, address: PeerAddress, *, timeout: float = 10.0) -> Connection:
+        """A live connection to a peer: the one there is, or a new one.
+
+        Callers that want the same peer at once share one dial (to the first one's address).
+
+        Args:
+            address: where, and who must answer; without a peer id whoever answers is accepted.
+            timeout: seconds.
+
+        Raises:
+            WrongPeer: another identity answered, or none that is valid.
+            ConnectFailed: nobody answered in time, or the peer refused.
+            LocalError: the address is of a family this socket can't reach.
+        """
+        if self._nursery is None or self._closing:
+            raise LocalError("the QUIC endpoint is not running: start it before dialing")
+        if address.peer_id is not None:
+            live = self.connection_to(address.peer_id)
+            if live is not None:
+                await trio.lowlevel.checkpoint()
+                return live
+        key: object = address.peer_id or (address.host, address.port)
+        dial = self._dials.get(key)
+        if dial is None:
+            dial = self._dials[key] = _Dial()
+            self._nursery.start_soon(self._dial, address, timeout, dial, key)
+        with trio.move_on_after(timeout):
+            await dial.done.wait()
+        if dial.connection is not None:
+            return dial.connection
+        if isinstance(dial.error, PeerError):  # a fresh one for each caller that shares the dial
+            raise type(dial.error)(str(dial.error), peer=dial.error.peer)
+        if isinstance(dial.error, LocalError):
+            raise LocalError(str(dial.error))
+        raise _no_answer(address, timeout)
+
+    def connection_to(self, peer_id: str) -> Connection | None:
+        """A live connection to a peer, dialed or accepted, if there is one."""
+        for connection in self._by_peer.get(peer_id, ()):
+            if connection.is_open:
+                return connection
+        return None
+
+    def close(self) -> None:
+        """Release the socket of an endpoint that was never run."""
+        self._close_all("closed")
+        self._udp.close()
+
+    # --- tasks ---
+
+    async def _drive_socket(self) -> None:
+        udp = self._udp
+        while True:
+            await udp.wait_readable()
+            touched: set[Connection] = set()
+            received = udp.receive()
+            now = trio.current_time()
+            for data, segment_bytes, sender in received:
+                if segment_bytes:
+                    self._take_segments(data, segment_bytes, sender, now, touched)
+                else:
+                    self._take_datagram(data, sender, now, touched)
+            for connection in touched:
+                connection.after_batch()
+
+    async def _drive_timers(self) -> None:
+        while True:
+            with trio.CancelScope(deadline=self.next_timer) as scope:
+                self._timer_scope = scope
+                await trio.sleep_forever()
+            self._timer_scope = None
+            now = trio.current_time()
+            # infinity while we work: every flush below finds itself earlier, which costs nothing
+            self.next_timer = math.inf
+            for connection in list(self._known):
+                if connection.timer is not None and connection.timer <= now:
+                    connection.handle_timer(now)
+                    connection.after_batch()
+            due = (connection.timer for connection in self._known if connection.timer is not None)
+            self.next_timer = min(due, default=math.inf)
+
+    async def _keep_warm(self) -> None:
+        while True:
+            await trio.sleep(PING_SECONDS)
+            for connection in list(self.connections):
+                connection.keep_warm()
+            too_old = trio.current_time() - self.limits.handshake_timeout
+            for connection in [each for each in self._handshakes if each.opened_at < too_old]:
+                connection.shut(CLOSE_NORMAL, "handshake timed out")
+
+    async def _dial(self, address: PeerAddress, timeout: float, dial: _Dial, key: object) -> None:
+        try:
+            dial.connection = await self._dial_once(address, timeout)
+        except (PeerError, LocalError) as error:
+            dial.error = error
+        finally:
+            self._dials.pop(key, None)
+            dial.done.set()
+
+    async def _dial_once(self, address: PeerAddress, timeout: float) -> Connection:
+        remote = (self._udp.reachable(address.host), address.port)
+        connection = self._new_connection(remote, expected_peer_id=address.peer_id)
+        try:
+            connection.core.connect(remote, self.now())
+            connection.flush()
+            with trio.move_on_after(timeout):
+                await connection.handshake_over.wait()
+            if connection.is_open:
+                return connection
+            if connection.close_reason is None:
+                raise _no_answer(address, timeout)
+            if connection.core.refusal is not None:
+                raise WrongPeer(f"dialing {address}: {connection.core.refusal}", peer=address.peer_id or "")
+            raise ConnectFailed(f"dialing {address}: {connection.close_reason}", peer=address.peer_id or "")
+        finally:
+            if not connection.is_open:
+                connection.shut(CLOSE_NORMAL, "dial given up")
+
+    async def _handle(self, stream: Stream, handler: Handler) -> None:
+        try:
+            await handler(stream)
+            stream.finish()
+        except PeerError as error:
+            log.debug("%s with %s ended: %s", stream.protocol, stream.peer_id, error)
+            stream.reset(CODE_HANDLER_FAILED)
+        except Exception:  # a task boundary: one stream's failure must not end the node
+            log.exception("handler of %s failed for %s", stream.protocol, stream.peer_id)
+            stream.reset(CODE_HANDLER_FAILED)
+
+    # --- Plane: what connections ask ---
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def transmit(self, datagrams: Sequence[tuple[bytes, Address]]) -> None:
+        self._udp.send(datagrams)
+
+    def arm_timer(self, when: float) -> None:
+        self.next_timer = when
+        if self._timer_scope is not None:
+            self._timer_scope.deadline = when
+
+    def protocols(self) -> Collection[str]:
+        return self._handlers
+
+    def start_handler(self, stream: Stream) -> None:
+        if self._nursery is None or self._closing:
+            stream.reset(CODE_REFUSED)
+            return
+        self._nursery.start_soon(self._handle, stream, self._handlers[stream.protocol])
+
+    def route(self, connection_id: bytes, connection: Connection) -> None:
+        self._routes[connection_id] = connection
+        connection.connection_ids.add(connection_id)
+
+    def unroute(self, connection_id: bytes) -> None:
+        connection = self._routes.pop(connection_id, None)
+        if connection is not None:
+            connection.connection_ids.discard(connection_id)
+
+    def established(self, connection: Connection) -> None:
+        self._handshakes.discard(connection)
+        self.connections.add(connection)
+        self._by_peer.setdefault(connection.peer_id, []).append(connection)
+
+    def lost(self, connection: Connection) -> None:
+        self._handshakes.discard(connection)
+        if not connection.dialed:
+            self._inbound_per_ip[connection.first_address[0]] -= 1
+            if self._inbound_per_ip[connection.first_address[0]] <= 0:
+                del self._inbound_per_ip[connection.first_address[0]]
+        if connection in self.connections:
+            self.connections.discard(connection)
+            others = [each for each in self._by_peer[connection.peer_id] if each is not connection]
+            if others:
+                self._by_peer[connection.peer_id] = others
+            else:
+                del self._by_peer[connection.peer_id]
+
+    def forget(self, connection: Connection) -> None:
+        for connection_id in connection.connection_ids:
+            self._routes.pop(connection_id, None)
+        self._known.discard(connection)
+
+    # --- datagrams ---
+
+    def _take_datagram(self, data: bytes, sender: Address, now: float, touched: set[Connection]) -> None:
+        if len(data) <= CONNECTION_ID_BYTES or not data[0] & _FIXED_BIT:
+            return  # too short, or not QUIC
+        if data[0] & _LONG_HEADER:
+            size = data[5] if len(data) >= _LONG_HEADER_BYTES else 0
+            connection_id = data[_LONG_HEADER_BYTES : _LONG_HEADER_BYTES + size]
+        else:
+            connection_id = data[1 : 1 + CONNECTION_ID_BYTES]
+        connection = self._routes.get(connection_id)
+        if connection is None:
+            connection = self._accept_connection(data, connection_id, sender)
+            if connection is None:
+                return
+        connection.receive_datagram(data, sender, now)
+        if connection.core.heard:
+            touched.add(connection)
+        else:
+            self._drop(connection)
+
+    def _take_segments(
+        self, data: bytes, segment_bytes: int, sender: Address, now: float, touched: set[Connection]
+    ) -> None:
+        """Several datagrams of one sender, usually all of one connection."""
+        connection_id = data[1 : 1 + CONNECTION_ID_BYTES]
+        starts = range(0, len(data), segment_bytes)
+        connection = None
+        if not data[0] & _LONG_HEADER and all(
+            data.startswith(connection_id, start + 1) and not data[start] & _LONG_HEADER for start in starts
+        ):
+            connection = self._routes.get(connection_id)
+        if connection is not None:
+            connection.receive_segments(data, segment_bytes, sender, now)
+            touched.add(connection)
+            return
+        for start in starts:
+            self._take_datagram(data[start : start + segment_bytes], sender, now, touched)
+
+    def _accept_connection(self, data: bytes, original: bytes, sender: Address) -> Connection | None:
+        """A stranger's datagram: a new connection if it is a proper first one and there is room."""
+        if not self._accept or self._closing or len(data) < _MIN_INITIAL_BYTES:
+            return None
+        if not data[0] & _LONG_HEADER or data[0] & _LONG_TYPE or data[1:5] != _VERSION_1:
+            return None
+        if not _MIN_ORIGINAL_BYTES <= len(original) <= _MAX_CONNECTION_ID_BYTES:
+            return None
+        limits = self.limits
+        inbound = self._inbound_per_ip
+        if (
+            len(self._handshakes) >= limits.handshakes
+            or inbound[sender[0]] >= limits.connections_per_ip
+            or inbound.total() >= limits.connections
+        ):
+            return None  # silence costs less than a refusal, and the dialer's timeout says the rest
+        connection = self._new_connection(sender, original=original)
+        self._handshakes.add(connection)
+        inbound[sender[0]] += 1
+        return connection
+
+    def _new_connection(
+        self, remote: Address, *, original: bytes | None = None, expected_peer_id: PeerId | None = None
+    ) -> Connection:
+        connection = Connection(self, remote, dialed=original is None)
+        connection.core = make_core(
+            self._backend,
+            self._settings,
+            connection,
+            original_destination=original,
+            expected_peer_id=expected_peer_id,
+        )
+        self._known.add(connection)
+        self.route(connection.core.connection_id, connection)
+        if original is not None:
+            self.route(original, connection)
+        return connection
+
+    def _drop(self, connection: Connection) -> None:
+        """Junk that only looked like a first datagram: forget it at once, it would hold a place."""
+        if not connection.dialed:
+            connection.on_closed("the first datagram was not valid")
+            self.forget(connection)
+
+    def _close_all(self, reason: str) -> None:
+        self._closing = True
+        for connection in list(self._known):
+            connection.shut(CLOSE_NORMAL, reason)
+
+
+def _no_answer(address: PeerAddress, timeout: float) -> ConnectFailed:
+    return ConnectFailed(f"dialing {address}: no answer within {timeout:g} s", peer=address.peer_id or "")

@@ -1,0 +1,21 @@
+"""What can go wrong on the plane, seen by its users. All of it is a peer's doing or the network's."""
+
+from __future__ import annotations
+
+from routing.errors import PeerError
+
+
+class ConnectFailed(PeerError):
+    """No connection: nobody answered in time, or the handshake was refused."""
+
+
+class WrongPeer(ConnectFailed):
+    """Somebody answered, but not the peer that was asked for, or without a valid identity."""
+
+
+class StreamClosed(PeerError):
+    """The stream or its connection ended: by the peer, by us, or by silence."""
+
+
+class MessageTooLarge(PeerError):
+    """The peer announced a message longer than its protocol allows; the stream was reset."""

@@ -1,0 +1,52 @@
+"""How much of us a peer may use. Every bound of the plane that is a matter of policy stands here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# QUIC's own bounds on what a peer may send ahead of our reading. 2 MiB a stream let one stream carry
+# 25 MB/s at 80 ms; 4 MiB a connection bound a peer that ignores everything else.
+STREAM_WINDOW = 2 << 20
+CONNECTION_WINDOW = 4 << 20
+
+# A writer waits while more than this of its stream is unsent, and goes on below half of it: enough
+# to keep a 200 Mbit/s link with 80 ms busy, little enough to notice a slow reader early.
+SEND_BACKLOG_HIGH = 1 << 20
+SEND_BACKLOG_LOW = 1 << 19
+
+# Both ends PING each second: qh3's congestion window falls back after 2 s without traffic, NAT
+# bindings live 30 s or more, and a peer that vanished is noticed.
+PING_SECONDS = 1.0
+
+# PINGs in a row without any packet from the peer before it counts as dead, so 4 to 5 s. Counted in
+# our own PINGs, not by the clock: after a pause of this process a healthy peer must not be dropped.
+MISSED_PINGS = 4
+
+# QUIC's own idle timeout, the last resort; far longer than what MISSED_PINGS finds.
+IDLE_TIMEOUT = 30.0
+
+# The engines grant 100 streams at a time (qh3 has it fixed).
+MAX_STREAMS_PER_CONNECTION = 100
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one endpoint.
+
+    Attributes:
+        connections: inbound connections in all; each costs some 50 KB when idle.
+        connections_per_ip: inbound connections from one address; several nodes share a NAT.
+        handshakes: inbound handshakes under way; each costs 3 ms of CPU, and strangers can start them.
+        handshake_timeout: seconds an inbound handshake may take.
+        streams_per_connection: streams a peer may have open on one connection, at most 100.
+        unread_bytes: bytes of a connection received but not read before the peer gets no more credit.
+            What one connection can make us hold is this plus CONNECTION_WINDOW. A message somebody is
+            waiting for does not count.
+    """
+
+    connections: int = 256
+    connections_per_ip: int = 32
+    handshakes: int = 64
+    handshake_timeout: float = 5.0
+    streams_per_connection: int = MAX_STREAMS_PER_CONNECTION
+    unread_bytes: int = 4 << 20

@@ -1,0 +1,330 @@
+"""The default engine: qh3's native packet core, with aioquic's TLS in place of its own.
+
+qh3's TLS server can't ask for client certificates, so `_Bridge` puts `tls.MutualContext` where qh3's
+context would be. Written against qh3 2.1.0 exactly; what is private there and used here: the bridge's
+hooks, `QuicConnection._create_tls`, `_drain_core`, `_drain_tls`, `_core`, `_tls`, `_handshake_confirmed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, NoReturn
+
+from aioquic import tls as aioquic_tls
+from aioquic.buffer import Buffer
+from qh3 import tls as qh3_tls
+from qh3.quic import events
+from qh3.quic.configuration import QuicConfiguration
+from qh3.quic.connection import QuicConnection, QuicConnectionError
+from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCryptoData
+
+from routing.identity import PeerId
+from routing.quic import tls
+from routing.quic.core import (
+    CONNECTION_ID_BYTES,
+    DATAGRAM_BYTES,
+    INITIAL_RTT,
+    Address,
+    CoreListener,
+    CoreSettings,
+)
+
+_EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
+# Bound of one TLS flight of ours; two certificates would fit many times.
+_FLIGHT_BYTES = 16384
+# QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
+_CRYPTO_ERROR = 0x100
+
+
+class EngineFailure(Exception):
+    """A Rust panic in the native core."""
+
+
+def _raise_as_ordinary(error: BaseException) -> NoReturn:
+    """A panic derives from BaseException and would end the node: one connection's matter it is.
+
+    Its class can't be imported, only recognised.
+    """
+    if type(error).__name__ == "PanicException":
+        raise EngineFailure(str(error)) from None
+    raise error
+
+
+class _Bridge(QuicTlsBridge):  # type: ignore[misc]
+    """qh3's link between packets and TLS, with a TLS engine of the plane's choice."""
+
+    _handshake_complete: bool
+
+    def use(self, context: tls.MutualContext) -> None:
+        context.handshake_extensions = [
+            (aioquic_tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS, self.serialize_transport_parameters())
+        ]
+        context.alpn_cb = self._on_alpn
+        context.update_traffic_key_cb = self._on_secret
+        self.tls = context
+
+    @staticmethod
+    def _validate_certificate(configuration: Any) -> None:
+        """qh3 wants certificates of its own type; ours are in the context."""
+
+    def _on_secret(self, direction: Any, epoch: Any, cipher_suite: Any, secret: bytes) -> None:
+        self._on_traffic_secret(
+            qh3_tls.Direction(direction.value),
+            qh3_tls.Epoch(epoch.value),
+            qh3_tls.CipherSuite(int(cipher_suite)),
+            secret,
+        )
+
+    def _handle_tls(self, data: bytes, epoch: Any) -> None:
+        buffers = {each: Buffer(capacity=_FLIGHT_BYTES) for each in _EPOCHS}
+        try:
+            self.tls.handle_message(bytes(data), buffers)
+        except aioquic_tls.Alert as alert:
+            raise QuicTlsBridgeError(_CRYPTO_ERROR + int(alert.description), str(alert)) from alert
+        for out_epoch, buffer in buffers.items():
+            if buffer.data:
+                key = qh3_tls.Epoch(out_epoch.value)
+                offset = self._output_offsets[key]
+                self._outbound.append(QuicTlsCryptoData(key, offset, buffer.data))
+                self._output_offsets[key] = offset + len(buffer.data)
+        done = (aioquic_tls.State.CLIENT_POST_HANDSHAKE, aioquic_tls.State.SERVER_POST_HANDSHAKE)
+        if not self._handshake_complete and self.tls.state in done:
+            self._handshake_complete = True
+            self._events.append(
+                events.HandshakeCompleted(
+                    alpn_protocol=self.tls.alpn_negotiated, early_data_accepted=False, session_resumed=False
+                )
+            )
+
+
+class Qh3Core(QuicConnection):  # type: ignore[misc]
+    """`core.QuicCore` by qh3. Flow control credit is given as events are taken from the native core."""
+
+    host_cid: bytes
+    _core: Any
+
+    def __init__(
+        self,
+        settings: CoreSettings,
+        listener: CoreListener,
+        original_destination: bytes | None,
+        expected_peer_id: PeerId | None,
+    ) -> None:
+        is_client = original_destination is None
+        configuration = QuicConfiguration(
+            is_client=is_client,
+            alpn_protocols=[tls.ALPN],
+            max_datagram_size=DATAGRAM_BYTES,
+            probe_datagram_size=False,
+            max_data=settings.connection_window,
+            max_stream_data=settings.stream_window,
+            idle_timeout=settings.idle_timeout,
+            connection_id_length=CONNECTION_ID_BYTES,
+            initial_rtt=INITIAL_RTT,
+        )
+        # asserted to be there for servers; never looked at, see _Bridge
+        configuration.certificate = configuration.private_key = True
+        super().__init__(configuration=configuration, original_destination_connection_id=original_destination)
+        self._listener = listener
+        self._context = tls.MutualContext(
+            is_client=is_client, certificate=settings.certificate, expected_peer_id=expected_peer_id
+        )
+        self._settings = settings
+        self._expected_peer_id = expected_peer_id
+        self._held = False
+        self._pings = 0
+
+    # --- what the plane asks ---
+
+    @property
+    def connection_id(self) -> bytes:
+        return self.host_cid
+
+    @property
+    def peer_id(self) -> PeerId | None:
+        return self._context.peer_id
+
+    @property
+    def heard(self) -> bool:
+        return self._core is not None and self._core.received_authenticated_packet
+
+    @property
+    def refusal(self) -> str | None:
+        return self._context.refusal
+
+    @property
+    def peer_address(self) -> Address:
+        if self._core is None:
+            return self._remote_addr or ("", 0)
+        host, port = self._core.active_path[2][:2]
+        return host, port
+
+    @property
+    def rtt(self) -> float:
+        smoothed = None if self._core is None else self._core.smoothed_rtt
+        return INITIAL_RTT if smoothed is None else smoothed
+
+    @property
+    def congestion_window(self) -> int:
+        return 0 if self._core is None else self._core.congestion_window
+
+    # --- what the plane tells ---
+
+    def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
+        try:
+            if self._handshake_confirmed and not data[0] & 0x80:
+                self._core.receive_datagram(data, addr, now, len(data))
+                self._drain_core()
+            else:
+                super().receive_datagram(data, addr, now)
+                self._report_handshake()
+        except BaseException as error:  # noqa: BLE001  (re-raised)
+            _raise_as_ordinary(error)
+
+    def receive_segments(self, data: bytes, segment_bytes: int, addr: Address, now: float) -> None:
+        if not self._handshake_confirmed:
+            for start in range(0, len(data), segment_bytes):
+                self.receive_datagram(data[start : start + segment_bytes], addr, now)
+            return
+        try:
+            self._core.receive_gro_buffer(data, segment_bytes, addr, now)
+            self._drain_core()
+        except BaseException as error:  # noqa: BLE001  (re-raised)
+            _raise_as_ordinary(error)
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+        core = self._core
+        if core is None:
+            return []
+        datagrams: list[tuple[bytes, Address]] = []
+        poll = core.poll_transmit
+        try:
+            while (transmit := poll(now)) is not None:
+                datagrams.append((transmit[0], transmit[1]))
+        except RuntimeError:
+            # "packet builder capacity exhausted" (2.1.0, coalescing in handshakes): what was built so
+            # far is good, the rest comes with the next event or timer.
+            pass
+        return datagrams
+
+    def next_timer(self) -> float | None:
+        timer = None if self._core is None else self._core.get_timer()
+        return None if timer is None else timer[1]
+
+    def handle_timer(self, now: float) -> None:
+        if self._core is not None:
+            self._core.handle_timer(now)
+            self._drain_core()
+
+    def open_stream(self) -> int | None:
+        try:
+            stream_id: int = self._core.open_stream(False)
+            return stream_id
+        except ValueError:  # "Bidirectional stream limit N exceeded"
+            return None
+
+    def send(self, stream_id: int, data: bytes | bytearray | memoryview, end: bool) -> None:
+        self._core.send_stream(stream_id, data, end)
+
+    def unsent(self, stream_id: int) -> int:
+        unsent: int = self._core.get_send_buffer_size(stream_id)
+        return unsent
+
+    def reset_stream(self, stream_id: int, error_code: int) -> None:
+        with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
+            super().reset_stream(stream_id, error_code)
+
+    def stop_stream(self, stream_id: int, error_code: int) -> None:
+        with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
+            super().stop_stream(stream_id, error_code)
+
+    def ping(self) -> None:
+        self._pings += 1
+        self._core.send_ping(self._pings)
+
+    def set_held(self, held: bool) -> None:
+        self._held = held
+        if not held:
+            self._drain_core()
+
+    def shut(self, code: int, reason: str) -> None:
+        self.close(error_code=code, reason_phrase=reason)
+
+    # --- qh3's hooks ---
+
+    def _create_tls(self, remote_source_cid: bytes | None) -> QuicTlsBridge:
+        # called again after a Retry or version negotiation: the handshake starts over
+        self._context = tls.MutualContext(
+            is_client=self._is_client,
+            certificate=self._settings.certificate,
+            expected_peer_id=self._expected_peer_id,
+        )
+        bridge = _Bridge(
+            self._configuration,
+            version=self._version,
+            local_initial_source_connection_id=self.host_cid,
+            remote_initial_source_connection_id=remote_source_cid,
+            original_destination_connection_id=self._original_destination_connection_id,
+            retry_source_connection_id=self._retry_source_connection_id,
+            version_change_handler=self._set_version,
+        )
+        bridge.use(self._context)
+        self._tls = bridge
+        return bridge
+
+    def _drain_core(self) -> None:
+        core = self._core
+        if self._held:
+            # An untaken event is credit not given. A connection that is over needs no bound any more.
+            if core.state in ("first_flight", "connected"):
+                return
+            self._held = False
+        next_event = core.next_event
+        on_stream_data = self._listener.on_stream_data
+        while (event := next_event()) is not None:
+            if event[0] == "stream_data":
+                on_stream_data(event[1], event[2], event[3])
+            else:
+                self._handle_event(event)
+
+    def _handle_event(self, event: tuple[Any, ...]) -> None:
+        listener = self._listener
+        match event:
+            case ("crypto_data", epoch, offset, data, *_):
+                self._handle_crypto(epoch, offset, data)
+            case ("stream_reset", stream_id, code, *_):
+                listener.on_stream_reset(stream_id, code)
+            case ("stop_sending", stream_id, code, *_):
+                listener.on_stop_sending(stream_id, code)
+            case ("handshake_done", *_):
+                self._handshake_confirmed = True
+                self._core.handshake_confirmed()
+            case ("connection_id_issued", connection_id, *_):
+                listener.on_connection_id(connection_id)
+            case ("connection_id_retired", connection_id, *_):
+                listener.on_connection_id_retired(connection_id)
+            case ("peer_closed", _, code, _, reason, *_):
+                listener.on_closed(reason.decode("utf-8", "replace") or f"closed by the peer, code {code:#x}")
+            case ("protocol_error", code, _, reason, *_):
+                listener.on_closed(f"the peer broke the QUIC protocol: {reason} (code {code:#x})")
+            case ("connection_terminated", code, _, reason, *_):
+                text = reason.decode("utf-8", "replace")
+                listener.on_closed(text or f"closed, code {code:#x}")
+                listener.on_terminated()
+
+    def _handle_crypto(self, epoch: int, offset: int, data: bytes) -> None:
+        try:
+            self._tls.receive_crypto(qh3_tls.Epoch(epoch), data, offset, version=self._core.version)
+            self._drain_tls()
+        except QuicTlsBridgeError as error:
+            self._core.close(error.error_code, int(error.frame_type), error.reason_phrase.encode())
+            self._listener.on_closed(self.refusal or error.reason_phrase or "TLS handshake failed")
+
+    def _report_handshake(self) -> None:
+        # qh3's own queue: only the handshake puts something there, stream data goes to the listener
+        while (event := self._events.popleft() if self._events else None) is not None:
+            if isinstance(event, events.HandshakeCompleted):
+                self._listener.on_handshake_complete()
+            elif isinstance(event, events.ConnectionTerminated):
+                self._listener.on_closed(event.reason_phrase or "QUIC version negotiation failed")
+                self._listener.on_terminated()

@@ -1,0 +1,363 @@
+"""One stream of a connection: a protocol agreed by multistream-select, then length-prefixed messages.
+
+A message is its length as an unsigned 32-bit big-endian integer, then that many bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from routing.quic.errors import MessageTooLarge, StreamClosed
+from routing.quic.limits import SEND_BACKLOG_HIGH
+from routing.wire.multistream import Dialer, Listener, NegotiationError
+
+if TYPE_CHECKING:
+    from routing.quic.connection import Connection
+
+LENGTH_BYTES = 4
+MAX_MESSAGE_BYTES = 2**32 - 1
+
+# Messages read without waiting before other tasks get their turn: a peer that sends thousands of tiny
+# ones must not keep the whole node busy with them.
+_READS_BEFORE_YIELD = 32
+
+# Application error codes of RESET_STREAM and STOP_SENDING.
+CODE_CANCELLED = 0
+CODE_HANDLER_FAILED = 1
+CODE_TOO_LARGE = 2
+CODE_NEGOTIATION = 3
+CODE_REFUSED = 4
+
+Part = bytes | bytearray | memoryview
+
+
+class Stream:
+    """A two-way stream. One task may receive; any number may send, whole messages never mix.
+
+    Attributes:
+        connection: the connection it belongs to.
+    """
+
+    __slots__ = (
+        "_backlogged",
+        "_chunks",
+        "_ended",
+        "_failure",
+        "_have",
+        "_negotiation",
+        "_offset",
+        "_opening",
+        "_protocol",
+        "_reader",
+        "_reads",
+        "_send_problem",
+        "_wanted",
+        "_writers",
+        "connection",
+        "stream_id",
+    )
+
+    def __init__(self, connection: Connection, stream_id: int, negotiation: Dialer | Listener) -> None:
+        self.connection = connection
+        self.stream_id = stream_id
+        self._negotiation: Dialer | Listener | None = negotiation
+        self._protocol = ""
+        self._opening = b""
+        self._chunks: deque[bytes] = deque()
+        self._offset = 0  # bytes of the first chunk already taken
+        self._have = 0  # unread bytes in all
+        self._wanted = 0  # bytes the waiting reader needs, 0 while nobody waits
+        self._reads = 0
+        self._reader: trio.lowlevel.Task | None = None
+        self._writers: trio.lowlevel.ParkingLot | None = None
+        self._backlogged = False
+        self._ended = False  # the peer sends no more
+        self._send_problem: str | None = None  # why we send no more
+        self._failure: str | None = None
+
+    @property
+    def peer_id(self) -> str:
+        return self.connection.peer_id
+
+    @property
+    def protocol(self) -> str:
+        """The protocol's name; "" on an inbound stream before it is agreed."""
+        return self._protocol
+
+    def __repr__(self) -> str:
+        return f"<Stream {self.stream_id} {self._protocol} with {self.peer_id}>"
+
+    # --- sending ---
+
+    async def send_message(self, *parts: Part) -> None:
+        """Send one message, the parts laid end to end. They are copied before this returns.
+
+        Waits, before it takes the message, while the stream's backlog is over SEND_BACKLOG_HIGH;
+        otherwise returns without giving up the processor.
+
+        Raises:
+            StreamClosed: the stream or its connection has ended.
+            ValueError: the message is longer than a length prefix can say.
+        """
+        while self._backlogged and self._failure is None:
+            if self._writers is None:
+                self._writers = trio.lowlevel.ParkingLot()
+            await self._writers.park()
+        self._check_can_send()
+        size = 0
+        for part in parts:
+            size += part.nbytes if isinstance(part, memoryview) else len(part)
+        if size > MAX_MESSAGE_BYTES:
+            raise ValueError(f"message of {size} bytes, at most {MAX_MESSAGE_BYTES} fit a length prefix")
+        send, stream_id = self.connection.core.send, self.stream_id
+        send(stream_id, self._opening + size.to_bytes(LENGTH_BYTES, "big"), False)
+        self._opening = b""
+        for part in parts:
+            send(stream_id, part, False)
+        self.connection.flush()
+        if self.connection.core.unsent(stream_id) > SEND_BACKLOG_HIGH:
+            self._backlogged = True
+            self.connection.note_backlog(self)
+
+    async def aclose(self) -> None:
+        """Say that nothing more will be sent; what was sent still arrives. Reading may go on."""
+        if self._send_problem is not None or self._failure is not None:
+            return
+        self._send_problem = "this side has already closed the stream"
+        self.connection.core.send(self.stream_id, self._opening, True)
+        self._opening = b""
+        self.connection.flush()
+        self._forget_if_over()
+
+    def finish(self) -> None:
+        """End an exchange that is over: nothing more is sent, and the peer is told not to send either."""
+        if self._failure is not None:
+            return
+        core = self.connection.core
+        if self._send_problem is None:
+            core.send(self.stream_id, self._opening, True)
+            self._opening = b""
+        if not self._ended:
+            core.stop_stream(self.stream_id, CODE_CANCELLED)
+        self._send_problem = "this side has already finished the stream"
+        self._ended = True
+        self.connection.forget(self)
+        self._fail(self._send_problem)
+        self.connection.flush()
+
+    def reset(self, code: int = CODE_CANCELLED) -> None:
+        """End both directions at once; unsent and unread bytes are dropped."""
+        if self._failure is not None or (self._send_problem is not None and self._ended):
+            return
+        core = self.connection.core
+        if self._send_problem is None or core.unsent(self.stream_id):
+            core.reset_stream(self.stream_id, code)
+        if not self._ended:
+            core.stop_stream(self.stream_id, code)
+        self._send_problem = "the stream was reset here"
+        self._ended = True
+        self.connection.forget(self)
+        self._fail(self._send_problem)
+        self.connection.flush()
+
+    def _check_can_send(self) -> None:
+        problem = self._failure or self._send_problem
+        if problem is not None:
+            raise self._closed(problem)
+
+    # --- receiving ---
+
+    async def receive_message(self, max_bytes: int) -> bytes:
+        """The next message.
+
+        Args:
+            max_bytes: the longest message this protocol allows here. A longer claim resets the stream
+                before anything is allocated for it.
+
+        Raises:
+            StreamClosed: the peer ended or reset the stream, or the connection is gone.
+            MessageTooLarge: the peer announced more than `max_bytes`.
+        """
+        self._reads += 1
+        if self._reads >= _READS_BEFORE_YIELD:
+            self._reads = 0
+            await trio.lowlevel.checkpoint()
+        if self._have < LENGTH_BYTES:
+            await self._wait_for(LENGTH_BYTES)
+        size = self._peek_length()
+        if size > max_bytes:
+            self.reset(CODE_TOO_LARGE)
+            raise MessageTooLarge(
+                f"{self.peer_id} announced a message of {size} bytes on {self._protocol}, "
+                f"{max_bytes} are allowed: the stream was reset",
+                peer=self.peer_id,
+            )
+        if self._have < LENGTH_BYTES + size:
+            await self._wait_for(LENGTH_BYTES + size)
+        return self._take(size)
+
+    async def _wait_for(self, count: int) -> None:
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task is already receiving on this stream")
+        if self._opening:
+            # a stream the peer has not heard of yet can't bring anything
+            self.connection.core.send(self.stream_id, self._opening, False)
+            self._opening = b""
+            self.connection.flush()
+        while self._have < count:
+            if self._failure is not None:
+                raise self._closed(self._failure)
+            if self._ended:
+                where = "in the middle of a message" if self._have else "the stream"
+                raise self._closed(f"the peer ended {where}")
+            self._wanted = count
+            self.connection.reader_waits()
+            self._reader = trio.lowlevel.current_task()
+            self._reads = 0
+            try:
+                await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+            finally:
+                self._wanted = 0
+
+    def _abort_wait(self, _: object) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _peek_length(self) -> int:
+        first = self._chunks[0]
+        if len(first) - self._offset < LENGTH_BYTES:
+            first = b"".join(self._chunks)
+            self._chunks.clear()
+            self._chunks.append(first)
+        return int.from_bytes(first[self._offset : self._offset + LENGTH_BYTES], "big")
+
+    def _take(self, size: int) -> bytes:
+        """Remove a message that is wholly there: its length prefix and `size` bytes, copied once."""
+        chunks = self._chunks
+        pieces: list[bytes] = []
+        start, missing = self._offset + LENGTH_BYTES, size
+        while missing:
+            chunk = chunks[0]
+            available = len(chunk) - start
+            if available > missing:
+                pieces.append(chunk[start : start + missing])
+                start += missing
+                break
+            pieces.append(chunk[start:] if start else chunk)
+            missing -= available
+            chunks.popleft()
+            start = 0
+        if chunks and start >= len(chunks[0]):
+            chunks.popleft()
+            start = 0
+        self._offset = start
+        self._have -= LENGTH_BYTES + size
+        self.connection.note_read(self, LENGTH_BYTES + size)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    # --- what the connection tells ---
+
+    def on_data(self, data: bytes, end: bool) -> int:
+        """Bytes in order from the peer; returns how many of them are now unread."""
+        if self._negotiation is not None:
+            data = self._negotiate(data)
+        if data:
+            self._chunks.append(data)
+            self._have += len(data)
+        if end:
+            self._ended = True
+        if self._reader is not None and (end or self._have >= self._wanted):
+            self._wake_reader()
+        if end:
+            self._forget_if_over()
+        return len(data)
+
+    def on_reset(self, code: int) -> None:
+        self._ended = True
+        self._fail(f"the peer reset the stream, code {code}")
+        self.connection.forget(self)
+
+    def on_stop(self, code: int) -> None:
+        """The peer reads no more: sending fails from here, what it has sent can still be read."""
+        if self._send_problem is None:
+            self._send_problem = f"the peer reads no more of it, code {code}"
+        self._release_writers()
+        self._forget_if_over()
+
+    def on_connection_closed(self, reason: str) -> None:
+        self._fail(reason)
+
+    def on_backlog_drained(self) -> None:
+        self._backlogged = False
+        self._release_writers()
+
+    def unread_unwanted(self) -> int:
+        """Unread bytes nobody is waiting for."""
+        return max(0, self._have - self._wanted)
+
+    @property
+    def unread(self) -> int:
+        return self._have
+
+    def begin_dialed(self, protocol: str, opening: bytes) -> None:
+        self._protocol = protocol
+        self._opening = opening
+
+    def _negotiate(self, data: bytes) -> bytes:
+        negotiation = self._negotiation
+        assert negotiation is not None
+        try:
+            answer = negotiation.receive_data(data)
+        except NegotiationError as error:
+            self._give_up(str(error), CODE_NEGOTIATION)
+            return b""
+        if answer:
+            self.connection.core.send(self.stream_id, answer, False)
+        if negotiation.agreed is None:
+            return b""
+        self._negotiation = None
+        self._protocol = negotiation.agreed
+        if isinstance(negotiation, Listener):
+            self.connection.start_handler(self)
+        return negotiation.trailing_data
+
+    # --- ends ---
+
+    def _give_up(self, reason: str, code: int) -> None:
+        """End both directions while the engine reports; the next flush tells the peer."""
+        core = self.connection.core
+        core.reset_stream(self.stream_id, code)
+        if not self._ended:
+            core.stop_stream(self.stream_id, code)
+        self._send_problem = reason
+        self._ended = True
+        self.connection.forget(self)
+        self._fail(reason)
+
+    def _fail(self, reason: str) -> None:
+        if self._failure is None:
+            self._failure = reason
+        if self._reader is not None:
+            self._wake_reader()
+        self._release_writers()
+
+    def _wake_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        assert reader is not None
+        trio.lowlevel.reschedule(reader)
+
+    def _release_writers(self) -> None:
+        self._backlogged = False
+        if self._writers is not None:
+            self._writers.unpark_all()
+
+    def _forget_if_over(self) -> None:
+        if self._ended and self._send_problem is not None:
+            self.connection.forget(self)
+
+    def _closed(self, reason: str) -> StreamClosed:
+        protocol = self._protocol or "an unnamed stream"
+        return StreamClosed(f"{protocol} with {self.peer_id}: {reason}", peer=self.peer_id)

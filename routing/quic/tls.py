@@ -1,0 +1,86 @@
+"""TLS 1.3 for libp2p's QUIC: aioquic's engine, mutual, with the identity checked inside the handshake.
+
+Both QUIC backends use it. The check runs when the peer's CertificateVerify arrives, before either
+side has keys for application data from the other: a wrong peer neither gets nor gives one byte.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+from typing import Any
+
+from aioquic import tls
+
+from routing.identity import PeerId
+from routing.quic.certificate import BadCertificate, NodeCertificate, verify_certificate
+
+ALPN = "libp2p"
+
+# AES-128-GCM first: the fastest with AES instructions, and everybody speaks it.
+CIPHER_SUITES = [
+    tls.CipherSuite.AES_128_GCM_SHA256,
+    tls.CipherSuite.AES_256_GCM_SHA384,
+    tls.CipherSuite.CHACHA20_POLY1305_SHA256,
+]
+
+# A TLS message may claim 16 MB and would be gathered until it is whole; certificates take 1 KB.
+MAX_HANDSHAKE_BYTES = 65536
+
+
+class AlertCertificateRequired(tls.Alert):  # type: ignore[misc]
+    """RFC 8446, section 4.4.2.4: the client sent an empty certificate list."""
+
+    description = tls.AlertDescription.certificate_required
+
+
+class MutualContext(tls.Context):  # type: ignore[misc]
+    """One connection's TLS state.
+
+    Attributes:
+        peer_id: who the peer has proven to be, None before it has.
+        refusal: why its identity was refused, None if it wasn't; one line for an error text.
+    """
+
+    def __init__(
+        self, *, is_client: bool, certificate: NodeCertificate, expected_peer_id: PeerId | None
+    ) -> None:
+        super().__init__(
+            is_client=is_client,
+            alpn_protocols=[ALPN],
+            cipher_suites=CIPHER_SUITES,
+            # no authority signs these certificates, `_check_certificate_verify_signature` checks them
+            verify_mode=ssl.CERT_NONE,
+        )
+        self.certificate = certificate.certificate
+        self.certificate_private_key = certificate.private_key
+        self._request_client_certificate = not is_client
+        self._expected_peer_id = expected_peer_id
+        self.peer_id: PeerId | None = None
+        self.refusal: str | None = None
+
+    def handle_message(self, input_data: bytes, output_buf: Any) -> None:
+        if len(self._receive_buffer) + len(input_data) > MAX_HANDSHAKE_BYTES:
+            raise tls.AlertDecodeError("TLS handshake message too long")
+        super().handle_message(input_data, output_buf)
+
+    def _check_certificate_verify_signature(self, verify: Any) -> None:
+        super()._check_certificate_verify_signature(verify)
+        now = datetime.datetime.now(datetime.UTC)
+        try:
+            peer_id = verify_certificate(self._peer_certificate, self._peer_certificate_chain, now)
+        except BadCertificate as error:
+            self._refuse(str(error))
+        if self._expected_peer_id is not None and peer_id != self._expected_peer_id:
+            self._refuse(f"{peer_id} answered instead of {self._expected_peer_id}")
+        self.peer_id = peer_id
+
+    def _server_handle_certificate(self, input_buf: Any) -> None:
+        super()._server_handle_certificate(input_buf)
+        if self._peer_certificate is None:
+            self.refusal = "the client sent no certificate"
+            raise AlertCertificateRequired(self.refusal)
+
+    def _refuse(self, reason: str) -> None:
+        self.refusal = reason
+        raise tls.AlertBadCertificate(reason)

@@ -1,0 +1,245 @@
+"""The node config: what it means, and the one line said about each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from node.config import (
+    ConfigError,
+    ModelRef,
+    NodeConfig,
+    default_store,
+    load_config,
+    parse_config,
+    render_config,
+)
+from node.config.meaning import MAX_CONFIG_BYTES
+from node.config.shape import MAX_NAME_CHARS, ServeTable
+from node.model.store import MIN_PREFIX
+from node.ranges import Ranges
+from routing.identity import Identity
+from routing.multiaddr import ListenAddress, PeerAddress
+
+STORE = Path("/default/store")
+WHERE = Path("/etc/panal/node.toml")
+PEER_ID = Identity.generate().peer_id
+PEER = f"/ip4/192.0.2.7/udp/4190/quic-v1/p2p/{PEER_ID}"
+
+
+def parse(text: str) -> NodeConfig:
+    return parse_config(text, WHERE, STORE)
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    message = str(caught.value)
+    assert message.isprintable(), "one line, nothing for the terminal to obey"
+    assert message.startswith(f"{WHERE}: ")
+    return message.removeprefix(f"{WHERE}: ")
+
+
+def test_an_empty_file_is_a_node_that_does_nothing() -> None:
+    config = parse("")
+    assert config.store == STORE
+    assert config.swarm.listen == ListenAddress("0.0.0.0", 4190)
+    assert config.swarm.peers == ()
+    assert config.engine.threads >= 1
+    with pytest.raises(ConfigError, match="no \\[backbone\\]"):
+        config.require_backbone()
+    with pytest.raises(ConfigError, match="serves nothing"):
+        config.require_serve()
+
+
+def test_everything_said() -> None:
+    config = parse(
+        f"""
+        name = "kitchen"
+        store = "data"
+        [swarm]
+        listen = "/ip6/::/udp/4191/quic-v1"
+        peers = ["{PEER}"]
+        backend = "aioquic"
+        [engine]
+        library = "../lib/libllama.so"
+        threads = 3
+        [backbone]
+        model = "/models/m.gguf"
+        combine = "sum"
+        wire = "int8"
+        context = 8192
+        ubatch = 64
+        deadline = 5
+        [[serve]]
+        model = "m.gguf"
+        layers = "0-3,8"
+        [[serve]]
+        model = "{"0a" * 32}"
+        experts = "4-7"
+        """
+    )
+    assert config.name == "kitchen"
+    assert config.store == Path("/etc/panal/data")
+    assert config.identity_path == Path("/etc/panal/data/identity.key")
+    assert config.swarm.listen == ListenAddress("::", 4191)
+    assert config.swarm.peers == (PeerAddress("192.0.2.7", 4190, PEER_ID),)
+    assert config.swarm.backend == "aioquic"
+    assert config.engine.library == Path("/etc/panal/../lib/libllama.so")
+    assert config.engine.threads == 3
+    backbone = config.require_backbone()
+    assert backbone.model == ModelRef(path=Path("/models/m.gguf"))
+    assert (backbone.combine, backbone.wire, backbone.context, backbone.ubatch) == ("sum", "int8", 8192, 64)
+    assert backbone.deadline == 5.0
+    first, second = config.require_serve()
+    assert first.model == ModelRef(path=Path("/etc/panal/m.gguf"))
+    assert first.layers == Ranges.parse("0-3,8")
+    assert first.experts is None
+    assert second.model == ModelRef(model_id="0a" * 32)
+    assert second.experts == Ranges.parse("4-7")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nmae = 'x'", "unknown key 'nmae' (did you mean name?); allowed here: name, store, swarm,"),
+        ("[swarm]\nport = 1", "swarm: unknown key 'port'; allowed here: listen, peers, backend"),
+        (
+            "[[serve]]\nmodel='m'\n[[serve]]\nmodel='m'\nlayer='1'",
+            "serve[1]: unknown key 'layer' (did you mean layers?); allowed here: model, layers, experts",
+        ),
+        ('["\\u001b[2J"]', "unknown key '\\x1b[2J'; allowed here: name"),
+        ("[engine]\nthreads = '2'", "engine.threads: expected a whole number, got text"),
+        ("[engine]\nthreads = 0", "engine.threads: expected a whole number >= 1"),
+        ("[engine]\nthreads = 99999999999999999999999", "engine.threads: expected a whole number <= 512"),
+        ("[engine]\nthreads = true", "engine.threads: expected a whole number, got true or false"),
+        ("[engine]\nthreads = 1979-05-27", "engine.threads: expected a whole number, got date"),
+        ("[backbone]", "backbone: the key model is missing"),
+        ("[backbone]\nmodel='m'\nwire='f64'", 'backbone.wire: \'f64\' is not one of "f16", "f32", "int8"'),
+        ("[backbone]\nmodel='m'\ndeadline=nan", "backbone.deadline: expected a number"),
+        ("[backbone]\nmodel='m'\ndeadline=1e9", "backbone.deadline: expected a number <= 600.0"),
+        ("[backbone]\nmodel=''", "backbone.model: expected text of length >= 1"),
+        ("[backbone]\nmodel='m'\n[backbone.wire]", "backbone.wire: expected text, got a table"),
+        ('[backbone]\nmodel="a\\u0000b"', "backbone.model: 'a\\x00b' is not a path: it holds a NUL"),
+        ("[swarm]\nbackend='tcp'", 'swarm.backend: \'tcp\' is not one of "aioquic", "qh3"'),
+        ("[swarm]\npeers='x'", "swarm.peers: expected a list, got text"),
+        ("[swarm]\npeers=['x']", "swarm.peers[0]: multiaddr 'x' must begin with '/'"),
+        ("[swarm]\npeers=['/ip4/192.0.2.7/udp/1/quic-v1']", "add /p2p/PEER-ID"),
+        (f"[swarm]\npeers=['{PEER}', '{PEER}']", "swarm.peers[1]: "),
+        ("[swarm]\nlisten='/ip4/0.0.0.0/tcp/4190'", "swarm.listen: multiaddr"),
+        ("swarm = 3", "swarm: expected a table, got a whole number"),
+        ("serve = {model='m'}", "serve: expected a list, got a table"),
+        ("[[serve]]\nmodel='m'\nexperts='3-0'", 'serve[0].experts: range "3-0" goes backwards'),
+        ("[[serve]]\nlayers='3'", "serve[0]: the key model is missing"),
+        (f"name = '{'x' * (MAX_NAME_CHARS + 1)}'", "name: expected text of length <= 40"),
+        ('name = "a\\nb"', "name: 'a\\nb' holds characters that cannot be printed"),
+        ("store = 3", "store: expected text, got a whole number"),
+        ("a = ", "not valid TOML: Invalid value (at end of document)"),
+        ("name = 'a'\nname = 'b'", "not valid TOML: "),
+        ("a = " + "[" * 100_000, "nested too deep"),
+    ],
+)
+def test_mistakes(text: str, message: str) -> None:
+    assert message in complaint(text)
+
+
+@given(st.text(max_size=200))
+def test_any_text_gives_a_config_or_one_line(text: str) -> None:
+    try:
+        parse(text)
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5) | st.booleans(),
+        lambda inner: st.lists(inner, max_size=3),
+        max_leaves=5,
+    ),
+    st.sampled_from(
+        ["name", "store", "swarm", "engine", "backbone", "serve", "swarm.peers", "engine.threads"]
+    ),
+)
+def test_any_value_at_any_key_gives_a_config_or_one_line(value: object, key: str) -> None:
+    try:
+        parse(f"{key} = {value!r}".replace("None", "{}").replace("True", "true"))
+    except ConfigError as error:
+        assert "\n" not in str(error)
+
+
+def test_files_that_are_no_config(tmp_path: Path) -> None:
+    binary = tmp_path / "model.gguf"
+    binary.write_bytes(b"GGUF\xff\xfe")
+    large = tmp_path / "large.toml"
+    large.write_bytes(b"#" * (MAX_CONFIG_BYTES + 1))
+    for path, message in [
+        (tmp_path / "none.toml", "no such config file; panal init writes one"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (tmp_path / "a\0b", "cannot be read"),
+        (binary, "not UTF-8 text (byte 4)"),
+        (large, "too large for a config"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert message in str(caught.value)
+
+
+def test_load_starts_relative_paths_at_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_bytes(b"\xef\xbb\xbf[[serve]]\nmodel = 'm.gguf'\n")
+    config = load_config(path, {"PANAL_STORE": "/elsewhere"})
+    assert config.serve[0].model.path == tmp_path / "m.gguf"
+    assert config.store == Path("/elsewhere")
+
+
+def test_default_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    assert default_store({}) == Path("/home/anna/.panal")
+    assert default_store({"PANAL_STORE": ""}) == Path("/home/anna/.panal")
+    assert default_store({"PANAL_STORE": "~/p"}) == Path("/home/anna/p")
+
+
+def test_model_ref() -> None:
+    base = Path("/base")
+    assert ModelRef.parse("deadbeef", base) == ModelRef(model_id="deadbeef")
+    assert ModelRef.parse("./deadbeef", base) == ModelRef(path=base / "deadbeef")
+    assert ModelRef.parse("DEADBEEF", base) == ModelRef(path=base / "DEADBEEF")
+    shortest = "beefed"[:MIN_PREFIX]
+    assert ModelRef.parse(shortest, base) == ModelRef(model_id=shortest)
+    assert ModelRef.parse(shortest[:-1], base) == ModelRef(path=base / shortest[:-1])
+
+
+def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
+    plain = render_config()
+    assert parse(plain) == parse("")
+    uncommented = "\n".join(
+        line.removeprefix("# ") if line.startswith("# ") and ("=" in line or line.startswith("# [")) else line
+        for line in plain.splitlines()
+    )
+    config = parse(uncommented)
+    assert config.name == "kitchen"
+    assert config.require_backbone() == parse("[backbone]\nmodel='model.gguf'").require_backbone()
+    assert config.require_serve()[0].layers == Ranges.parse("0-15")
+
+
+@given(name=st.text(min_size=1, max_size=MAX_NAME_CHARS).filter(str.isprintable), model=st.text(min_size=1))
+def test_rendered_values_come_back(name: str, model: str) -> None:
+    assume("\0" not in model and not model.startswith("~"))
+    text = render_config(
+        name=name,
+        store="s",
+        listen="/ip4/127.0.0.1/udp/0/quic-v1",
+        peers=[PEER],
+        model=model,
+        serve=[ServeTable(model=model, layers="0-3,8"), ServeTable(model="m", experts="1")],
+    )
+    config = parse(text)
+    assert config.name == name
+    assert config.swarm.listen == ListenAddress("127.0.0.1", 0)
+    assert config.swarm.peers == (PeerAddress.parse(PEER),)
+    assert config.require_backbone().model == ModelRef.parse(model, WHERE.parent)
+    assert [str(table.layers) for table in config.serve] == ["0-3,8", "None"]
