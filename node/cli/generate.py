@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_sampling
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from node.answer import Answer
+    from node.cli.progress import Progress
+    from node.config import NodeConfig
+    from node.engine.sampler import SamplingSettings
+
+MAX_PROMPT_BYTES = 16 << 20  # of stdin: past every context there is
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -25,4 +37,52 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stream one answer."""
-    raise NotImplementedError
+    from node.answer import summary_rows
+    from node.cli.progress import Progress
+    from node.cli.table import format_table
+    from node.config import load_config
+    from node.engine.sampler import SamplingSettings
+    from node.interrupt import run_interruptible
+
+    config = load_config(args.config)
+    prompt = _prompt(args.prompt)
+    sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
+    with Progress() as progress:
+        answer = run_interruptible(
+            lambda: generate(config, prompt, args.tokens, sampling, quiet=args.json, progress=progress)
+        )
+    print(json.dumps(answer.as_dict()) if args.json else "")
+    if args.stats:
+        print(format_table(("", ""), summary_rows(answer)), file=sys.stderr)
+    return 0
+
+
+async def generate(
+    config: NodeConfig,
+    prompt: str,
+    tokens: int,
+    sampling: SamplingSettings,
+    *,
+    quiet: bool,
+    progress: Progress | None = None,
+) -> Answer:
+    """Open the config's backbone and stream one answer to stdout (nowhere if quiet)."""
+    from node.answer import answer, configured_backbone
+
+    def show(text: str) -> None:
+        if not quiet:
+            print(text, end="", flush=True)
+
+    async with configured_backbone(config, progress.report if progress else None) as live:
+        if progress:
+            progress.clear()
+        return await live.in_thread(answer, live, prompt, tokens, sampling, show)
+
+
+def _prompt(text: str) -> str:
+    if text != "-":
+        return text
+    data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
+    if len(data) > MAX_PROMPT_BYTES:
+        raise LocalError(f"stdin: a prompt of more than {MAX_PROMPT_BYTES} bytes")
+    return data.decode(errors="replace")

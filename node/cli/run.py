@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
+
+if TYPE_CHECKING:
+    from node.node_app import Serving
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -18,8 +25,61 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     add_config(parser)
     add_json(parser)
+    # For processes that are somebody's helpers (demo, verify): end when the one who started them is gone.
+    parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
-    raise NotImplementedError
+    import trio
+
+    from node.cli.progress import Progress
+    from node.config import load_config
+    from node.interrupt import run_interruptible
+    from node.node_app import serve
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    config = load_config(args.config)
+
+    async def on_ready(serving: Serving) -> None:
+        _announce(serving, config.name, as_json=args.json)
+        if args.until_eof:
+            await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        else:
+            await trio.sleep_forever()
+
+    with Progress() as progress:
+        try:
+            run_interruptible(lambda: serve(config, on_ready=on_ready, progress=progress.report))
+        except KeyboardInterrupt:
+            # Ending on a signal is how a server ends.
+            return 0
+    return 0
+
+
+def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
+    slices = [
+        {"model_id": held.model_id, "architecture": held.architecture, "kind": held.kind, "experts": held.experts}
+        for held in serving.slices
+    ]
+    if as_json:
+        print(json.dumps({"address": serving.address, "name": name, "cells": serving.cells, "slices": slices}))
+    else:
+        for held in serving.slices:
+            print(f"serving  {held.architecture} {held.model_id[:12]}: {_describe(held.experts)}")
+        print(f"cells    {serving.cells}\naddress  {serving.address}")
+        print("Put the address into [swarm] peers of the node that asks. Ctrl-C ends this one.")
+    sys.stdout.flush()
+
+
+def _describe(runs: list[tuple[int, int, list[tuple[int, int]]]]) -> str:
+    """"layers 0-3: experts 0-7; layer 4: experts 0-3, 8"."""
+
+    def span(first: int, last: int) -> str:
+        return str(first) if first == last else f"{first}-{last}"
+
+    parts = [
+        f"layer{'' if first == last else 's'} {span(first, last)}: experts {', '.join(span(*run) for run in experts)}"
+        for first, last, experts in runs
+    ]
+    return "; ".join(parts)

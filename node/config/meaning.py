@@ -120,21 +120,18 @@ class NodeConfig:
     Attributes:
         path: the file it came from, for messages.
         name: what the node calls itself, or None.
-        store: folder of the identity key, trunks and manifests.
+        store: folder of trunks and manifests; nodes on one machine may share it.
+        identity_path: the node's private key; every node has its own.
     """
 
     path: Path
     name: str | None
     store: Path
+    identity_path: Path
     swarm: SwarmConfig
     engine: EngineConfig
     backbone: BackboneConfig | None
     serve: tuple[ServeConfig, ...]
-
-    @property
-    def identity_path(self) -> Path:
-        """The node's private key."""
-        return self.store / "identity.key"
 
     def require_backbone(self) -> BackboneConfig:
         """The [backbone] table, or a ConfigError that says how to write one."""
@@ -199,10 +196,14 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
     if shape.name is not None and not shape.name.isprintable():
         raise ConfigError(f"{path}: name: {shape.name!r} holds characters that cannot be printed")
     library = shape.engine.library
+    folder = store if shape.store is None else check.path("store", shape.store)
     return NodeConfig(
         path=path,
         name=shape.name,
-        store=store if shape.store is None else check.path("store", shape.store),
+        store=folder,
+        identity_path=(
+            folder / "identity.key" if shape.identity is None else check.path("identity", shape.identity)
+        ),
         swarm=check.swarm(shape.swarm),
         engine=EngineConfig(
             library=None if library is None else check.path("engine.library", library),

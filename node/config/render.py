@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 from node.config.shape import DEFAULT_LISTEN, ServeTable
@@ -20,7 +21,7 @@ _PEERS_NOTE = """\
 
 _ENGINE = """\
 [engine]
-# threads = 2                     # default: one for each core
+{threads}
 # library = "/path/libllama.so"   # another llama.cpp build of the same version
 """
 
@@ -50,16 +51,19 @@ def render_config(
     *,
     name: str | None = None,
     store: str | None = None,
+    identity: str | None = None,
     listen: str = DEFAULT_LISTEN,
     peers: Sequence[str] = (),
+    threads: int | None = None,
     model: str | None = None,
+    context: int | None = None,
     serve: Sequence[ServeTable] = (),
 ) -> str:
     """A config as TOML text. Values are only quoted; `parse_config` is what checks them.
 
     Args:
-        name, store, listen, peers: as in the file.
-        model: the backbone's; None leaves the table as a comment.
+        name, store, identity, listen, peers, threads: as in the file.
+        model, context: the backbone's; no model leaves the table as a comment.
         serve: the [[serve]] tables; none leaves an example as a comment.
 
     Raises:
@@ -68,19 +72,29 @@ def render_config(
     parts = [
         _HEAD
         + (f"name = {_quote(name)}\n" if name is not None else '# name = "kitchen"\n')
-        + (f"store = {_quote(store)}\n" if store is not None else '# store = "~/.panal"\n'),
+        + (f"store = {_quote(store)}\n" if store is not None else '# store = "~/.panal"\n')
+        + (
+            f"identity = {_quote(identity)}\n"
+            if identity is not None
+            else '# identity = "identity.key"    # default: in the store; nodes that share a store need one each\n'
+        ),
         "[swarm]\n"
         + _SWARM_NOTE
         + f"listen = {_quote(listen)}\n"
         + _PEERS_NOTE
         + _peers(peers)
         + '# backend = "qh3"    # or "aioquic": slower, for lossy lines\n',
-        _ENGINE,
+        _ENGINE.format(
+            threads="# threads = 2                     # default: one for each core"
+            if threads is None
+            else f"threads = {threads}"
+        ),
     ]
     if model is None:
         parts.append(_BACKBONE_NOTE + '# [backbone]\n# model = "model.gguf"\n' + _BACKBONE_REST)
     else:
-        parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + _BACKBONE_REST)
+        rest = _BACKBONE_REST if context is None else re.sub(r"# context = 4096 +", f"context = {context}  ", _BACKBONE_REST)
+        parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + rest)
     if not serve:
         parts.append(_SERVE_NOTE + '# [[serve]]\n# model = "model.gguf"\n' + _SERVE_REST)
     for i, table in enumerate(serve):

@@ -69,6 +69,7 @@ class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS)] | None = None
     store: Text | None = None
+    identity: Text | None = None
     swarm: SwarmTable = field(default_factory=SwarmTable)
     engine: EngineTable = field(default_factory=EngineTable)
     backbone: BackboneTable | None = None

@@ -63,7 +63,7 @@ class ExpertServer:
                 versions=[messages.VERSION],
                 name=name,
                 slices=list(cells.slices()),
-                codecs=[CODEC_NAMES[codec] for codec in CODEC_NAMES],
+                codecs=list(CODEC_NAMES),
                 combines=[combine.name.lower() for combine in Combine],
                 max_rows=MAX_ROWS,
             )

@@ -22,7 +22,9 @@ class ExpertsUnavailable(PeerError):
     def __init__(self, layer: int, experts: Sequence[int], reasons: Mapping[str, str]) -> None:
         named = f"layer {layer}: no peer holds {name_experts(experts)}"
         if reasons:
-            told = "; ".join(f"{peer}: {reason}" for peer, reason in reasons.items())
+            told = "; ".join(
+                reason if peer in reason else f"{peer}: {reason}" for peer, reason in reasons.items()
+            )
             message = f"{named} any more ({told}): try again when it is back"
         else:
             message = f"{named}: start a server for them or add its peer"

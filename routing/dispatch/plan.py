@@ -208,7 +208,9 @@ def _server_call(
         np.not_equal(tokens[1:], tokens[:-1], out=begins[1:])
         first = np.flatnonzero(begins)
         rows = tokens[first]
-        counts = np.diff(first, append=tokens.size).astype(np.uint16)
+        counts = np.empty(first.size, dtype=np.uint16)
+        counts[:-1] = first[1:] - first[:-1]
+        counts[-1] = tokens.size - first[-1]
     return ServerCall(peer_id, rows, counts, experts.astype(np.uint16), pairs)
 
 

@@ -34,7 +34,7 @@ from routing.wire.experts import (
     framed_nbytes,
     max_reply_bytes,
 )
-from routing.wire.limits import FRAME_PREFIX_BYTES, MAX_MESSAGE_BYTES
+from routing.wire.limits import FRAME_PREFIX_BYTES, MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 
 CALL_IDS = 2**32
 """Call ids are u32 and start again at 0; only those in flight must differ."""
@@ -168,8 +168,9 @@ class _Dispatch:
         if peer is None:
             raise PeerError(f"{peer_id} is not connected", peer=peer_id)
         request = self.request(server_call)
+        size = self.checked_size(request)
         self.stats.waves = max(self.stats.waves, wave + 1)
-        self.stats.bytes_out += framed_nbytes(request)
+        self.stats.bytes_out += size
         sent_at = trio.current_time()
         answer: ExpertsAnswer | None = None
         try:
@@ -195,7 +196,7 @@ class _Dispatch:
             raise LocalError(
                 f"layer {self.call.layer}: the trunk gave NaN or infinity: is the model file intact?"
             )
-        request = ExpertsRequest(
+        return ExpertsRequest(
             model_id=self.call.model_id,
             layer=self.call.layer,
             call_index=self.call.call_index,
@@ -210,13 +211,20 @@ class _Dispatch:
             combine=self.settings.combine,
             deadline_ms=max(1, round(self.settings.timeout * 1000)),
         )
-        for what, size in (("request", framed_nbytes(request)), ("answer", max_reply_bytes(request))):
-            if size - FRAME_PREFIX_BYTES > MAX_MESSAGE_BYTES:
+
+    def checked_size(self, request: ExpertsRequest) -> int:
+        """Bytes of the request on its stream, if it and its answer are not too large to be taken."""
+        size = framed_nbytes(request)
+        for what, nbytes, limit in (
+            ("request", size - FRAME_PREFIX_BYTES, MAX_REQUEST_BYTES),
+            ("answer", max_reply_bytes(request), MAX_MESSAGE_BYTES),
+        ):
+            if nbytes > limit:
                 raise LocalError(
-                    f"layer {self.call.layer}: the {what} would have {size} bytes, the limit is "
-                    f"{MAX_MESSAGE_BYTES}: use a smaller ubatch, or combine = sum"
+                    f"layer {self.call.layer}: the {what} would have {nbytes} bytes, the limit is {limit}: "
+                    "use a smaller ubatch, or combine = sum"
                 )
-        return request
+        return size
 
     def move(self, server_call: ServerCall, wave: int, error: PeerError) -> None:
         """Give a failed part's experts to who is left, or give up."""

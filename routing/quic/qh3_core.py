@@ -202,8 +202,10 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             while (transmit := poll(now)) is not None:
                 datagrams.append((transmit[0], transmit[1]))
         except RuntimeError:
-            # "packet builder capacity exhausted" (2.1.0, coalescing in handshakes): what was built so
-            # far is good, the rest comes with the next event or timer.
+            # "packet builder capacity exhausted" (2.1.0). Seen when a server's flight meets the limit
+            # against amplification: of a first datagram padded outside its packet, as aioquic's are,
+            # qh3 counts the packet alone. What was built so far is good, the rest comes with the
+            # client's next datagram.
             pass
         return datagrams
 

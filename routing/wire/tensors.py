@@ -87,7 +87,7 @@ class Tensor:
 
     @classmethod
     def of(cls, array: npt.NDArray[Any]) -> Tensor:
-        """A tensor of a numpy array in its own element type.
+        """A tensor of a numpy array in its own element type; views the array where it is contiguous.
 
         Raises:
             LocalError: if no dtype on the wire matches.
@@ -95,12 +95,14 @@ class Tensor:
         dtype = _OF_NUMPY.get(array.dtype.newbyteorder("<"))
         if dtype is None:
             raise LocalError(f"no tensor dtype for numpy {array.dtype}: convert it first")
-        return cls(dtype, array.shape, np.ascontiguousarray(array, dtype=_NUMPY[dtype]).tobytes())
+        return cls(dtype, array.shape, _bytes_of(np.ascontiguousarray(array, dtype=_NUMPY[dtype])))
 
     @classmethod
     def coded(cls, codec: Codec, matrix: npt.NDArray[np.floating]) -> Tensor:
-        """A matrix [rows, width] in one of the codecs."""
+        """A matrix [rows, width] in one of the codecs; f32 is not copied before the message is joined."""
         rows, width = matrix.shape
+        if codec is Codec.F32:
+            return cls(DType.F32, (rows, width), _bytes_of(np.ascontiguousarray(matrix, dtype="<f4")))
         return cls(DType(int(codec)), (rows, width), encode(codec, matrix))
 
     def matrix(self) -> Float32Array:
@@ -228,6 +230,10 @@ def _read_descriptors(buffer: memoryview, offset: int) -> tuple[list[tuple[DType
             raise TensorError(f"tensor {number} has an empty dimension: {list(shape)}")
         shapes.append((dtype, shape))
     return shapes, end
+
+
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _aligned(position: int) -> int:

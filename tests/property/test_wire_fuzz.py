@@ -307,7 +307,8 @@ def test_splitting_and_combining_is_the_direct_computation_bit_for_bit(
         rows: Float32Array, counts: npt.NDArray[np.uint16], experts: npt.NDArray[np.uint16]
     ) -> Float32Array:
         repeated = np.repeat(rows, counts, axis=0)
-        return np.maximum(repeated * gates[experts], 0) * gates[experts] + repeated
+        result: Float32Array = np.maximum(repeated * gates[experts], 0) * gates[experts] + repeated
+        return result
 
     every = np.full(x.shape[0], 1 if row_per_pair else n_used, np.uint16)
     laid = outputs(x, every, ids.reshape(-1).astype(np.uint16))

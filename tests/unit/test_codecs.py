@@ -105,6 +105,16 @@ def test_values_that_are_not_finite_arrive_so(codec: Codec, bad: float, place: i
     assert finite(decoded[0])
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_an_int8_block_that_is_not_finite_has_a_nan_scale_and_ones(bad: float) -> None:
+    values = np.zeros((1, 64), dtype=np.float32)
+    values[0, 5] = bad
+    encoded = encode(Codec.INT8, values)
+    scales = np.frombuffer(encoded, "<f2", count=2)
+    assert np.isnan(scales[0]) and scales[1] == 0
+    assert list(np.frombuffer(encoded[4:], np.int8)) == [1] * 32 + [0] * 32
+
+
 @pytest.mark.parametrize("scale", [np.inf, -np.inf, np.nan])
 def test_a_hostile_int8_scale_is_seen(scale: float) -> None:
     encoded = np.float16(scale).tobytes() + bytes(32)

@@ -137,6 +137,13 @@ def test_claims_covered_by_a_huge_sparse_file_are_refused(tmp_path: Path) -> Non
         assert "accepted" in message or "empty" in message
 
 
+def test_many_long_arrays_are_refused_together(tmp_path: Path) -> None:
+    body = array(U8, 1 << 20, bytes(1 << 20))
+    path = tmp_path / "long.gguf"
+    path.write_bytes(raw_file([key(b"k%d" % number, ARRAY, body) for number in range(32)]))
+    assert "claims 1048576 bytes, at most" in refusal(partial(read_header, path))
+
+
 def test_long_texts_are_charged_by_the_memory_they_take(tmp_path: Path) -> None:
     """A str with one character outside the basic plane takes 4 bytes for each of its characters."""
     bee = "\N{HONEYBEE}".encode()

@@ -375,6 +375,13 @@ def test_a_refusals_text_is_made_printable() -> None:
         {"call_id": -1},
         {"deadline_ms": 0},
         {"n_out": 0},
+        {"x": np.zeros((2, 0), np.float32)},
+        {
+            "x": np.zeros((0, 4), np.float32),
+            "counts": np.zeros(0, np.uint16),
+            "experts": np.zeros(0, np.uint16),
+            "weights": None,
+        },
         {"counts": np.array([1, 1], np.uint16)},
         {"counts": np.array([0, 3], np.uint16)},
         {"counts": np.array([3], np.uint16)},

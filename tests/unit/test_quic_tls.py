@@ -80,11 +80,14 @@ class Pair:
         for data, _ in first:
             self.server.receive_datagram(data, CLIENT, self.now)
 
-    def exchange(self) -> None:
-        for _ in range(8):
-            self.now += 0.01
-            self._carry(self.server, self.client, SERVER)
-            self._carry(self.client, self.server, CLIENT)
+    def step(self) -> None:
+        self.now += 0.02
+        self._carry(self.server, self.client, SERVER)
+        self._carry(self.client, self.server, CLIENT)
+        for core in (self.client, self.server):
+            timer = core.next_timer()
+            if timer is not None and timer <= self.now:
+                core.handle_timer(self.now)
 
     def _carry(self, source: QuicCore, target: QuicCore, address: tuple[str, int]) -> None:
         for data, _ in source.datagrams_to_send(self.now):
@@ -92,15 +95,13 @@ class Pair:
 
     def try_to_talk(self) -> None:
         """Run the handshake, and let each side that believes in it send at once."""
-        for _ in range(4):
-            self.now += 0.01
-            self._carry(self.server, self.client, SERVER)
+        for _ in range(30):
             for core, notes in ((self.client, self.client_notes), (self.server, self.server_notes)):
                 if notes.complete and not notes.closed:
                     stream_id = core.open_stream()
                     if stream_id is not None:
                         core.send(stream_id, b"secret", False)
-            self._carry(self.client, self.server, CLIENT)
+            self.step()
 
 
 def settings(certificate: NodeCertificate) -> CoreSettings:
@@ -164,7 +165,6 @@ def test_both_sides_learn_who_the_other_is(client_backend: Backend, server_backe
         server_expects=client.peer_id,
     )
     pair.try_to_talk()
-    pair.exchange()
     assert pair.client_notes.complete and pair.server_notes.complete
     assert pair.client.peer_id == server.peer_id
     assert pair.server.peer_id == client.peer_id
@@ -181,7 +181,6 @@ def test_client_refuses_another_peer_than_it_asked_for(backend: Backend) -> None
         client_expects=wanted.peer_id,
     )
     pair.try_to_talk()
-    pair.exchange()
     assert not pair.client_notes.complete and not pair.server_notes.complete
     assert pair.client.refusal is not None and other.peer_id in pair.client.refusal
     assert pair.client_notes.data == pair.server_notes.data == b""
@@ -197,7 +196,6 @@ def test_server_refuses_another_peer_than_it_expects(backend: Backend) -> None:
         server_expects=Identity.generate().peer_id,
     )
     pair.try_to_talk()
-    pair.exchange()
     assert not pair.server_notes.complete
     assert pair.server_notes.data == pair.client_notes.data == b""
     assert pair.client_notes.closed
@@ -211,7 +209,6 @@ def test_a_certificate_that_proves_nothing_is_refused(kind: str, backend: Backen
     client, server = (bad, good) if role == "client" else (good, bad)
     pair = Pair(client, server, backends=(backend, backend))
     pair.try_to_talk()
-    pair.exchange()
     refuser, notes = (
         (pair.server, pair.server_notes) if role == "client" else (pair.client, pair.client_notes)
     )
@@ -232,7 +229,6 @@ def test_a_client_without_certificate_is_refused(backend: Backend, monkeypatch: 
     monkeypatch.setattr(tls.MutualContext, "_client_handle_finished", finish_without_certificate)
     pair = Pair(good, good, backends=(backend, backend))
     pair.try_to_talk()
-    pair.exchange()
     assert not pair.server_notes.complete and pair.server_notes.data == b""
     assert pair.server.refusal == "the client sent no certificate"
 
@@ -272,4 +268,3 @@ def test_every_flipped_bit_of_the_extension_is_noticed() -> None:
             # signed by a key of its own: the extension's signature is over another key anyway, so this
             # shows that parsing stays strict for whatever stands there
             verify_certificate(certificate_with(bytes(changed)).certificate, [], NOW)
-

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,8 @@ EXPERTS = _rng.standard_normal((N_EXPERTS, N_OUT, N_IN)).astype(np.float32)
 
 def expert(number: int, row: Float32Array) -> Float32Array:
     """One expert on one row; the same bits whatever stands beside it."""
-    return np.maximum((EXPERTS[number] * row).sum(axis=1, dtype=np.float32), np.float32(-0.5))
+    result: Float32Array = np.maximum((EXPERTS[number] * row).sum(axis=1, dtype=np.float32), np.float32(-0.5))
+    return result
 
 
 def compute(x: Float32Array, counts: Iterable[int], experts: Iterable[int]) -> Float32Array:
@@ -126,7 +128,7 @@ async def home(call: MoeCall, part: ServerCall) -> Float32Array:
 def dispatch(
     call: MoeCall,
     servers: list[Server],
-    held: dict[str, Iterable[int]],
+    held: Mapping[str, Iterable[int]],
     settings: WireSettings | None = None,
 ) -> tuple[Float32Array, CallStats]:
     """Run one dispatch to its end on the autojump clock."""
@@ -326,7 +328,7 @@ def test_a_failed_servers_experts_move_to_others(combine: Combine, trouble: Trou
 def test_whole_experts_move_and_no_expert_is_split() -> None:
     call = make_call(20)
     servers = [Server("b", trouble=gone), Server("c"), Server("d")]
-    held: dict[str, Iterable[int]] = {"b": range(16), "c": range(10), "d": range(6, 16)}
+    held = {"b": range(16), "c": range(10), "d": range(6, 16)}
     result, _ = dispatch(call, servers, held)
     assert result.tobytes() == direct(call).tobytes()
     seen: dict[int, str] = {}
@@ -340,7 +342,7 @@ def test_whole_experts_move_and_no_expert_is_split() -> None:
 def test_a_late_server_is_given_up_at_its_deadline() -> None:
     call = make_call()
     servers = [Server("a", delay=100.0), Server("b", delay=1.0)]
-    held: dict[str, Iterable[int]] = {"a": range(16), "b": range(16)}
+    held = {"a": range(16), "b": range(16)}
     result, stats = dispatch(call, servers, held, WireSettings(timeout=4.0))
     assert result.tobytes() == direct(call).tobytes()
     assert stats.failures[0].reason == "a gave no answer in 4 s"
@@ -351,7 +353,7 @@ def test_a_late_server_is_given_up_at_its_deadline() -> None:
 def test_several_failures_one_after_another() -> None:
     call = make_call(6)
     servers = [Server(name, trouble=gone) for name in "abcd"] + [Server("e", delay=0.5)]
-    held: dict[str, Iterable[int]] = {server.peer_id: range(16) for server in servers}
+    held = {server.peer_id: range(16) for server in servers}
     result, stats = dispatch(call, servers, held)
     assert result.tobytes() == direct(call).tobytes()
     assert [failure.peer_id for failure in stats.failures] == ["a", "b", "c", "d"]
@@ -360,7 +362,7 @@ def test_several_failures_one_after_another() -> None:
 
 def test_a_peer_that_is_not_connected_counts_as_failed() -> None:
     call = make_call()
-    held: dict[str, Iterable[int]] = {"away": range(16), "b": range(16)}
+    held = {"away": range(16), "b": range(16)}
     result, stats = dispatch(call, [Server("b")], held)
     assert result.tobytes() == direct(call).tobytes()
     assert stats.failures[0].reason == "away is not connected"
@@ -392,7 +394,7 @@ def test_a_server_that_always_lacks_one_more_is_asked_only_twice() -> None:
 
     servers = [Server("a", trouble=one_more), Server("b")]
     call = make_call(20)
-    held: dict[str, Iterable[int]] = {"a": range(16), "b": range(15)}
+    held = {"a": range(16), "b": range(15)}
     with pytest.raises(ExpertsUnavailable) as caught:
         dispatch(call, servers, held)
     assert caught.value.experts == (15,)
@@ -412,7 +414,7 @@ def test_experts_lost_with_their_only_server_are_one_clear_error() -> None:
 def test_the_next_call_works_when_it_is_back() -> None:
     call = make_call()
     server = Server("b", trouble=gone)
-    held: dict[str, Iterable[int]] = {"b": range(16)}
+    held = {"b": range(16)}
     with pytest.raises(ExpertsUnavailable):
         dispatch(call, [server], held)
     server.trouble = None
@@ -475,13 +477,26 @@ def test_hidden_states_that_are_not_finite_blame_no_peer() -> None:
         ({"weights": np.zeros((5, 4), np.float64)}, "weights"),
     ],
 )
-def test_shapes_that_do_not_fit(change: dict[str, np.ndarray], match: str) -> None:
+def test_shapes_that_do_not_fit(change: dict[str, Any], match: str) -> None:
     with pytest.raises(LocalError, match=f"layer 11: {match}"):
         dispatch(replace(make_call(), **change), [Server("a")], {"a": range(16)})
 
 
-def test_a_message_above_the_limit_is_refused_before_it_is_made() -> None:
-    call = make_call(40_000, 2)
-    wide = replace(call, n_out=65_536)
-    with pytest.raises(LocalError, match=r"the answer would have \d+ bytes, the limit is 268435456"):
-        dispatch(wide, [Server("a")], {"a": range(16)})
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (
+            replace(make_call(1200, 1), n_out=65_536),
+            "the answer would have 314572840 bytes, the limit is 268435456",
+        ),
+        (
+            replace(make_call(300, 1), x=np.zeros((300, 65_536), np.float32)),
+            "the request would have 78645704 bytes, the limit is 67108864",
+        ),
+    ],
+)
+def test_a_message_above_the_limit_is_refused_before_it_is_made(call: MoeCall, match: str) -> None:
+    server = Server("a")
+    with pytest.raises(LocalError, match=match):
+        dispatch(call, [server], {"a": range(16)})
+    assert not server.asked

@@ -1,0 +1,173 @@
+"""One answer from a configured backbone: text as it comes, and what it cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import trio
+
+from node.config import NodeConfig
+from node.decode.ledger import TripsReport
+from node.decode.session import Session
+from node.engine import library as llama
+from node.engine.sampler import Sampler, SamplingSettings
+from node.engine.tokenizer import TextStream, Tokenizer
+from node.importing import Progress
+from node.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.model.store import Store
+from node.serve.opening import open_cells, open_trunk
+from routing.identity import Identity
+from routing.wire.codecs import Codec
+from routing.wire.experts import Combine
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A finished answer.
+
+    Attributes:
+        prompt_seconds: from the first pass to the first token; seconds: from the first pass to the last token.
+        stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
+    """
+
+    text: str
+    model_id: str
+    prompt_tokens: int
+    tokens: list[int]
+    prompt_seconds: float
+    seconds: float
+    stopped: str
+    trips: TripsReport
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of generation, the prompt not counted."""
+        spent = self.seconds - self.prompt_seconds
+        return (len(self.tokens) - 1) / spent if len(self.tokens) > 1 and spent > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "text": self.text,
+            "model_id": self.model_id,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "stopped": self.stopped,
+            "prompt_seconds": round(self.prompt_seconds, 4),
+            "seconds": round(self.seconds, 4),
+            "tokens_per_second": round(self.tokens_per_second, 2),
+            "panal": msgspec.to_builtins(self.trips),
+        }
+
+
+@asynccontextmanager
+async def configured_backbone(config: NodeConfig, progress: Progress | None = None) -> AsyncIterator[LiveBackbone]:
+    """The config's backbone with all its experts in reach.
+
+    Cells that the config also serves are computed at home.
+
+    Raises:
+        LocalError: model, identity or library cannot be used.
+        NotCovered: experts that neither this node nor a connected peer holds.
+    """
+    wanted = config.require_backbone()
+    identity = Identity.load_or_create(config.identity_path)
+    library = llama.load(config.engine.library)
+    store = Store(config.store)
+    with ExitStack() as opened:
+        stored = await trio.to_thread.run_sync(open_trunk, library, store, wanted.model, progress)
+        home = None
+        if config.serve:
+            home = opened.enter_context(
+                await trio.to_thread.run_sync(open_cells, library, store, config.serve, progress)
+            ).cells
+        settings = BackboneSettings(
+            threads=config.engine.threads,
+            combine=Combine[wanted.combine.upper()],
+            wire=Codec[wanted.wire.upper()],
+            context=wanted.context,
+            ubatch=wanted.ubatch,
+            deadline=wanted.deadline,
+            backend=config.swarm.backend,
+        )
+        async with live_backbone(
+            library, stored, identity=identity, peers=config.swarm.peers, settings=settings, home=home
+        ) as live:
+            await live.covered()
+            yield live
+
+
+def answer(
+    live: LiveBackbone, prompt: str, limit: int, sampling: SamplingSettings, on_text: Callable[[str], None]
+) -> Answer:
+    """Generate, on the calling thread (not the event loop's).
+
+    Args:
+        limit: tokens at most.
+        on_text: called with each piece of text as it comes.
+    """
+    backbone = live.backbone
+    tokenizer = Tokenizer(backbone.model)
+    session = Session(backbone, on_pass=live.port.ledger.count_pass)
+    prompt_tokens = tokenizer.encode(prompt)
+    session.append(prompt_tokens)
+    sampler = Sampler(backbone.model.library, sampling)
+    stream = TextStream(tokenizer)
+    begun = time.perf_counter()
+    first = begun
+    parts: list[str] = []
+    tokens: list[int] = []
+
+    def emit(text: str) -> None:
+        if text:
+            parts.append(text)
+            on_text(text)
+
+    try:
+        for token in session.generate(sampler, limit, tokenizer.is_end):
+            if not tokens:
+                first = time.perf_counter()
+            tokens.append(token)
+            emit(stream.feed([token]))
+        emit(stream.finish())
+    finally:
+        sampler.close()
+    full = len(session.tokens) >= backbone.context.n_ctx
+    return Answer(
+        text="".join(parts),
+        model_id=backbone.stored.model_id,
+        prompt_tokens=len(prompt_tokens),
+        tokens=tokens,
+        prompt_seconds=first - begun,
+        seconds=time.perf_counter() - begun,
+        stopped="length" if len(tokens) == limit else "context" if full else "end",
+        trips=live.port.ledger.report(),
+    )
+
+
+def summary_rows(done: Answer) -> list[tuple[str, str]]:
+    """The short table: names and values."""
+    trips = done.trips
+    rows = [
+        ("prompt tokens", str(done.prompt_tokens)),
+        ("tokens", str(len(done.tokens))),
+        ("layers", str(trips.calls_per_pass)),
+        ("passes", str(trips.passes)),
+        ("trips", str(trips.trips)),
+        ("trips per pass", f"{trips.trips_per_pass:.2f}"),
+        ("tokens/s", f"{done.tokens_per_second:.1f}"),
+        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
+        ("bytes out", f"{trips.bytes_out:,}"),
+        ("bytes back", f"{trips.bytes_back:,}"),
+        ("seconds waited", f"{trips.waited:.2f}"),
+    ]
+    if trips.computed_home:
+        rows.append(("seconds computed at home", f"{trips.computed_home:.2f}"))
+    if trips.slowest_peer:
+        rows.append(("slowest peer", trips.slowest_peer))
+    return rows

@@ -1,0 +1,156 @@
+"""A backbone with its swarm: the place where engine, dispatch and QUIC plane are put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import trio
+
+from node.decode.backbone import Backbone
+from node.decode.expert_port import SwarmPort
+from node.engine.expert_holes import ExpertPort
+from node.engine.kernels import Kernels
+from node.engine.library import Library
+from node.model.manifest import Manifest
+from node.model.store import StoredModel
+from node.serve.cells import Cells
+from routing.dispatch.call import WireSettings
+from routing.dispatch.errors import name_experts
+from routing.errors import PeerError
+from routing.identity import Identity
+from routing.links import PeerLinks
+from routing.multiaddr import PeerAddress
+from routing.quic.endpoint import Endpoint
+from routing.table import CallShape, HolderTable
+from routing.wire.codecs import Codec
+from routing.wire.experts import Combine
+
+T = TypeVar("T")
+
+COVER_SECONDS = 5.0
+"""How long a backbone waits for peers that are configured but not connected, before it says what is missing."""
+
+NAMED_LAYERS = 4
+"""Layers named in one line about missing experts."""
+
+
+class NotCovered(PeerError):
+    """Experts that no connected peer holds."""
+
+
+@dataclass(frozen=True)
+class BackboneSettings:
+    """What a backbone is to be.
+
+    Attributes:
+        context: tokens of KV cache; ubatch: rows of a graph; deadline: seconds for a call's answer.
+        backend: which QUIC core.
+    """
+
+    threads: int
+    combine: Combine = Combine.ROWS
+    wire: Codec = Codec.F32
+    context: int = 4096
+    ubatch: int = 512
+    deadline: float = 30.0
+    backend: str = "qh3"
+
+
+class LiveBackbone:
+    """A backbone whose peers are being kept connected."""
+
+    def __init__(self, backbone: Backbone, port: SwarmPort, table: HolderTable, links: PeerLinks) -> None:
+        self.backbone = backbone
+        self.port = port
+        self.table = table
+        self.links = links
+
+    async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run something that makes passes, on a thread; cancelling ends its next wait for experts."""
+        return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=False)
+
+    async def covered(self, seconds: float = COVER_SECONDS) -> None:
+        """Wait until every expert has a holder.
+
+        Raises:
+            NotCovered: names the layers, the experts and the peers that do not answer.
+        """
+        with trio.move_on_after(seconds):
+            await self.links.first_round()
+            while self.table.missing():
+                await trio.sleep(0.05)
+            return
+        missing = self.table.missing()
+        failures = [f"{address}: {reason}" for address, reason in self.links.failures().items()]
+        named = [f"layer {layer}: {name_experts(experts)}" for layer, experts in list(missing.items())[:NAMED_LAYERS]]
+        more = f" and {len(missing) - NAMED_LAYERS} more layers" if len(missing) > NAMED_LAYERS else ""
+        because = f" ({'; '.join(failures)})" if failures else ""
+        raise NotCovered(f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address")
+
+
+@asynccontextmanager
+async def live_backbone(
+    library: Library,
+    stored: StoredModel,
+    *,
+    identity: Identity,
+    peers: Sequence[PeerAddress],
+    settings: BackboneSettings,
+    home: Cells | None = None,
+    watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
+) -> AsyncIterator[LiveBackbone]:
+    """Open a backbone, dial its peers, and close everything in order afterwards.
+
+    Args:
+        home: cells computed here instead of by peers.
+        watch: wraps the port that the hook talks to; for comparisons.
+    """
+    manifest = stored.manifest
+    table = HolderTable(stored.model_id, call_shapes(manifest))
+    kernels = Kernels(library, threads=settings.threads)
+    cells = home or Cells()
+    key = bytes.fromhex(stored.model_id)
+    table.set_home(
+        {
+            (call.layer, call.index): held.experts()
+            for call in manifest.calls
+            if (held := cells.find(key, call.layer, call.index)) is not None
+        }
+    )
+    endpoint = Endpoint(identity, backend=settings.backend, accept=False)
+    links = PeerLinks(endpoint, peers, on_connected=table.connected, on_lost=table.disconnected)
+    wire = WireSettings(settings.wire, settings.wire, settings.combine, settings.deadline)
+    port = SwarmPort(
+        stored.model_id, cells=cells, kernels=kernels, table=table, peers=links.find, settings=wire
+    )
+    backbone: Backbone | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(endpoint.run)
+            await nursery.start(port.run)
+            nursery.start_soon(links.run)
+            backbone = await trio.to_thread.run_sync(
+                lambda: Backbone(
+                    library,
+                    stored,
+                    watch(port),
+                    n_ctx=settings.context,
+                    n_ubatch=settings.ubatch,
+                    threads=settings.threads,
+                )
+            )
+            yield LiveBackbone(backbone, port, table, links)
+            nursery.cancel_scope.cancel()
+    finally:
+        if backbone is not None:
+            backbone.close()
+        kernels.close()
+
+
+def call_shapes(manifest: Manifest) -> dict[tuple[int, int], CallShape]:
+    """What the table needs to know of a model's calls."""
+    cells = {call.layer: call.n_experts for call in manifest.calls if call.index == 0}
+    return {(call.layer, call.index): CallShape(call.n_experts, cells[call.layer]) for call in manifest.calls}
