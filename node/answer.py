@@ -31,7 +31,8 @@ class Answer:
     """A finished answer.
 
     Attributes:
-        prompt_seconds: from the first pass to the first token; seconds: from the first pass to the last token.
+        prompt_seconds: from the first pass to the first token.
+        seconds: from the first pass to the last token.
         stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
     """
 
@@ -66,7 +67,9 @@ class Answer:
 
 
 @asynccontextmanager
-async def configured_backbone(config: NodeConfig, progress: Progress | None = None) -> AsyncIterator[LiveBackbone]:
+async def configured_backbone(
+    config: NodeConfig, progress: Progress | None = None
+) -> AsyncIterator[LiveBackbone]:
     """The config's backbone with all its experts in reach.
 
     Cells that the config also serves are computed at home.

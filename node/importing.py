@@ -28,9 +28,7 @@ class ImportFailed(LocalError):
     """No trunk of this model could be proven, or it is no model."""
 
 
-def import_model(
-    library: Library, store: Store, path: Path, progress: Progress | None = None
-) -> StoredModel:
+def import_model(library: Library, store: Store, path: Path, progress: Progress | None = None) -> StoredModel:
     """Put a model into the store; a file that is there already is only looked up.
 
     Raises:
@@ -40,7 +38,7 @@ def import_model(
     """
     say = progress or (lambda what, done, total: None)
     model = open_model(path)
-    _refuse_slices(model)
+    refuse_slices(model)
     plan = plan_trunk(model)
     known = store.find(model)
     if known is not None:
@@ -50,16 +48,16 @@ def import_model(
     whole = tuple(part.path for part in model.parts)
     with MappedModel(model) as mapped, store.workspace() as workspace:
         trunk = workspace / "trunk.gguf"
-        for kind in _kinds(plan):
+        for kind in trunk_kinds(plan):
             say(f"writing the trunk ({kind})", 0, 0)
             write_trunk(plan, model, trunk, kind)
             try:
-                calls = _calls(library, trunk)
+                calls = read_calls(library, trunk)
             except EngineError as error:
                 reasons.append(f"{kind}: {error}")
                 continue
             if manifest is None:
-                manifest = _digest(mapped, calls, say)
+                manifest = digest_model(mapped, calls, say)
             say("comparing with llama.cpp on the whole file", 0, 0)
             held = {(c.layer, c.group): hold(mapped, c, range(c.n_experts)) for c in manifest.calls}
             reason = gate(library, whole, trunk, manifest, held)
@@ -70,17 +68,19 @@ def import_model(
     raise ImportFailed(f"{path}: cannot be run in parts: {'; '.join(reasons)}")
 
 
-def _kinds(plan: TrunkPlan) -> tuple[TrunkKind, ...]:
+def trunk_kinds(plan: TrunkPlan) -> tuple[TrunkKind, ...]:
     """Ways to make the trunk, the smallest first; the gate decides."""
     return ("cut", "hollow") if plan.cut_possible else ("hollow",)
 
 
-def _calls(library: Library, trunk: Path) -> list[TracedCall]:
+def read_calls(library: Library, trunk: Path) -> list[TracedCall]:
+    """Every MoE call of a model's graph, read from its trunk: the graph is the whole model's."""
     with LlamaModel(library, [trunk]) as model:
         return find_calls(trace(model))
 
 
-def _digest(mapped: MappedModel, calls: list[TracedCall], say: Progress) -> Manifest:
+def digest_model(mapped: MappedModel, calls: list[TracedCall], say: Progress) -> Manifest:
+    """The manifest of a whole model; reads every byte of it."""
     total = sum(tensor.n_bytes for tensor in mapped.model.tensors.values())
     done = 0
 
@@ -92,6 +92,7 @@ def _digest(mapped: MappedModel, calls: list[TracedCall], say: Progress) -> Mani
     return build_manifest(mapped, calls, count)
 
 
-def _refuse_slices(model: ModelFile) -> None:
+def refuse_slices(model: ModelFile) -> None:
+    """A slice file is no model."""
     if model.find_str("general.type") == SLICE_TYPE:
         raise ImportFailed(f"{model.path}: is a slice file; it can be served, but not imported as a model")

@@ -14,8 +14,8 @@ T = TypeVar("T")
 def run_interruptible(main: Callable[[], Awaitable[T]]) -> T:
     """`trio.run(main)`, with SIGINT and SIGTERM cancelling it instead of striking anywhere.
 
-    trio would deliver KeyboardInterrupt only when the main task wakes up, and that may be waiting for a thread
-    which itself waits for tasks that nobody cancels.
+    trio would deliver KeyboardInterrupt only when the main task wakes up, and that may be waiting for a
+    thread which itself waits for tasks that nobody cancels.
 
     Raises:
         KeyboardInterrupt: one of the signals came; `main` has ended by then.

@@ -31,7 +31,7 @@ from routing.wire.experts import Combine
 T = TypeVar("T")
 
 COVER_SECONDS = 5.0
-"""How long a backbone waits for peers that are configured but not connected, before it says what is missing."""
+"""How long a backbone waits for configured peers to connect before it says what is missing."""
 
 NAMED_LAYERS = 4
 """Layers named in one line about missing experts."""
@@ -85,10 +85,15 @@ class LiveBackbone:
             return
         missing = self.table.missing()
         failures = [f"{address}: {reason}" for address, reason in self.links.failures().items()]
-        named = [f"layer {layer}: {name_experts(experts)}" for layer, experts in list(missing.items())[:NAMED_LAYERS]]
+        named = [
+            f"layer {layer}: {name_experts(experts)}"
+            for layer, experts in list(missing.items())[:NAMED_LAYERS]
+        ]
         more = f" and {len(missing) - NAMED_LAYERS} more layers" if len(missing) > NAMED_LAYERS else ""
         because = f" ({'; '.join(failures)})" if failures else ""
-        raise NotCovered(f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address")
+        raise NotCovered(
+            f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address"
+        )
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Expert servers as processes of this machine, each with a share of every layer's experts: for demo and verify."""
+"""Expert servers as processes of this machine, each with a share of every layer: for demo and verify."""
 
 from __future__ import annotations
 
@@ -86,10 +86,24 @@ class LocalSwarm:
 
     def _spawn(self, folder: Path) -> subprocess.Popen[str]:
         log: IO[str] = self._files.enter_context((folder / "log").open("a", encoding="utf-8"))
-        command = [sys.executable, "-m", "node.cli.main", "run", "-c", str(folder / "node.toml"), "--json", "--until-eof"]
+        command = [
+            sys.executable,
+            "-m",
+            "node.cli.main",
+            "run",
+            "-c",
+            str(folder / "node.toml"),
+            "--json",
+            "--until-eof",
+        ]
         # Its own session: Ctrl-C in our terminal must not end it before the backbone has let go of it.
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
         )
 
     def _ready(self, number: int, process: subprocess.Popen[str]) -> PeerAddress:

@@ -53,7 +53,9 @@ async def serve(
     }
     endpoint = Endpoint(identity, listen=listen, backend=config.swarm.backend, handlers=handlers)
     try:
-        with await trio.to_thread.run_sync(open_cells, library, Store(config.store), entries, progress) as opened:
+        with await trio.to_thread.run_sync(
+            open_cells, library, Store(config.store), entries, progress
+        ) as opened:
             server = ExpertServer(opened.cells, kernels, name=config.name or "")
             ready.append(server)
             try:
@@ -61,7 +63,9 @@ async def serve(
                     await nursery.start(endpoint.run)
                     bound = ListenAddress(*endpoint.local_address)
                     address = f"{bound}/p2p/{identity.peer_id}"
-                    await on_ready(Serving(server, endpoint, address, opened.cells.count(), opened.cells.slices()))
+                    await on_ready(
+                        Serving(server, endpoint, address, opened.cells.count(), opened.cells.slices())
+                    )
                     nursery.cancel_scope.cancel()
             finally:
                 server.close()

@@ -40,7 +40,9 @@ async def ask_holdings(connection: Connection) -> holdings.Holdings:
         await stream.aclose()
         return holdings.decode_holdings(answer, peer=connection.peer_id)
     stream.reset()
-    raise PeerError(f"{connection.peer_id} did not say what it serves in {DIAL_TIMEOUT:g} s", peer=connection.peer_id)
+    raise PeerError(
+        f"{connection.peer_id} did not say what it serves in {DIAL_TIMEOUT:g} s", peer=connection.peer_id
+    )
 
 
 class PeerLinks:

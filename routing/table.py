@@ -15,7 +15,7 @@ class CallShape:
 
     Attributes:
         n_experts: of this call.
-        n_cells: experts of the layer's first call, by which slices are numbered; chunk experts (grovemoe) are fewer.
+        n_cells: experts of the layer's first call, by which slices are numbered (chunk experts are fewer).
     """
 
     n_experts: int

@@ -67,7 +67,10 @@ def _run_in(folder: Path, args: argparse.Namespace) -> None:
     from node.local_swarm import LocalSwarm
     from node.model.store import Store
 
-    say = (lambda text: None) if args.json else (lambda text: print(text, flush=True))
+    def say(text: str) -> None:
+        if not args.json:
+            print(text, flush=True)
+
     store = folder / "store"
     stored = import_model(llama.load(), Store(store), DEMO_MODEL)
     manifest = stored.manifest

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import tempfile
 from pathlib import Path
+from typing import Any
 
 from node.cli.arguments import Subparsers, add_command, add_json, add_store
+from node.cli.table import format_table
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -33,10 +38,69 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 
 def inspect_model(args: argparse.Namespace) -> int:
-    """Print what the file holds."""
-    raise NotImplementedError
+    """Print what the file holds. Nothing is kept: the trunk that shows the recipe is temporary."""
+    from node.cli.progress import Progress
+    from node.engine import library as llama
+    from node.inspection import inspect_file
+
+    with tempfile.TemporaryDirectory(prefix="panal-inspect-") as folder, Progress() as progress:
+        report = inspect_file(llama.load(), args.file, Path(folder), progress.report)
+    print(json.dumps(report) if args.json else _inspection(report))
+    return 0
 
 
 def import_model(args: argparse.Namespace) -> int:
     """Fill the store."""
-    raise NotImplementedError
+    from node.cli.progress import Progress
+    from node.config import default_store
+    from node.engine import library as llama
+    from node.importing import import_model as take
+    from node.model.store import Store
+
+    store = Store(args.store or default_store(os.environ))
+    with Progress() as progress:
+        stored = take(llama.load(), store, args.file, progress.report)
+    trunk_bytes = stored.trunk.stat().st_blocks * 512  # what it takes on disk: hollow trunks are sparse
+    report = {
+        "model_id": stored.model_id,
+        "architecture": stored.manifest.architecture,
+        "trunk": str(stored.trunk),
+        "trunk_bytes": trunk_bytes,
+        "expert_bytes": stored.manifest.expert_bytes,
+    }
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(f"model id  {stored.model_id}")
+        print(
+            f"trunk     {stored.trunk} ({megabytes(trunk_bytes)}; "
+            f"the experts are {megabytes(stored.manifest.expert_bytes)})"
+        )
+        print("proven    the trunk with our kernels gives the same bytes as llama.cpp on the whole file")
+    return 0
+
+
+def megabytes(count: int) -> str:
+    """A size as people read it."""
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _inspection(report: dict[str, Any]) -> str:
+    facts = [
+        ("file", f"{report['file']}" + (f" ({report['parts']} parts)" if report["parts"] > 1 else "")),
+        ("name", report["name"] or "-"),
+        ("architecture", report["architecture"]),
+        ("model id", report["model_id"]),
+        ("experts", megabytes(report["expert_bytes"])),
+        ("everything else", megabytes(report["trunk_bytes"])),
+        ("expert types", ", ".join(report["expert_types"])),
+    ]
+    rows = [
+        (
+            call["layers"], call["experts"], call["used"], f"{call['n_in']} -> {call['n_out']}",
+            f"{call['bytes_per_cell']:,}", call["recipe"],
+        )
+        for call in report["calls"]
+    ]  # fmt: skip
+    header = ("layers", "experts", "used", "row", "bytes per cell", "each computes")
+    return f"{format_table(('', ''), facts)}\n\n{format_table(header, rows)}"

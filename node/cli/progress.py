@@ -22,7 +22,11 @@ class Progress:
     def report(self, what: str, done: int, total: int) -> None:
         """Show `what`, with how far it is if `total` (bytes) is known."""
         now = time.monotonic()
-        if not self._on or now - self._begun < QUIET_SECONDS or (now - self._last < REPORT_SECONDS and done < total):
+        if (
+            not self._on
+            or now - self._begun < QUIET_SECONDS
+            or (now - self._last < REPORT_SECONDS and done < total)
+        ):
             return
         self._last = now
         text = what

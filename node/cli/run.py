@@ -59,11 +59,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
     slices = [
-        {"model_id": held.model_id, "architecture": held.architecture, "kind": held.kind, "experts": held.experts}
+        {
+            "model_id": held.model_id,
+            "architecture": held.architecture,
+            "kind": held.kind,
+            "experts": held.experts,
+        }
         for held in serving.slices
     ]
     if as_json:
-        print(json.dumps({"address": serving.address, "name": name, "cells": serving.cells, "slices": slices}))
+        print(
+            json.dumps({"address": serving.address, "name": name, "cells": serving.cells, "slices": slices})
+        )
     else:
         for held in serving.slices:
             print(f"serving  {held.architecture} {held.model_id[:12]}: {_describe(held.experts)}")
@@ -73,13 +80,14 @@ def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
 
 
 def _describe(runs: list[tuple[int, int, list[tuple[int, int]]]]) -> str:
-    """"layers 0-3: experts 0-7; layer 4: experts 0-3, 8"."""
+    """ "layers 0-3: experts 0-7; layer 4: experts 0-3, 8"."""
 
     def span(first: int, last: int) -> str:
         return str(first) if first == last else f"{first}-{last}"
 
     parts = [
-        f"layer{'' if first == last else 's'} {span(first, last)}: experts {', '.join(span(*run) for run in experts)}"
+        f"layer{'' if first == last else 's'} {span(first, last)}: "
+        f"experts {', '.join(span(*run) for run in experts)}"
         for first, last, experts in runs
     ]
     return "; ".join(parts)

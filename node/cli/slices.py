@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_json, add_store, ranges
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from node.ranges import Ranges
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -17,7 +24,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         verbs, "cut", cut_slice, "write a run of experts of a run of layers to a GGUF file of its own"
     )
     cut.add_argument("model", metavar="MODEL", help="a GGUF file, or a model id of the store")
-    cut.add_argument("--layers", type=ranges, metavar="A-B", help='like "0-3,8" (default: all)')
+    cut.add_argument("--layers", type=ranges, metavar="A-B", help='like "0-3" (default: all)')
     cut.add_argument("--experts", type=ranges, metavar="C-D", help='like "0-31" (default: all)')
     cut.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE", help="the slice file to write"
@@ -29,4 +36,53 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 def cut_slice(args: argparse.Namespace) -> int:
     """Write the slice file."""
-    raise NotImplementedError
+    from node.cli.model import megabytes
+    from node.cli.progress import Progress
+    from node.config import ModelRef, default_store
+    from node.engine import library as llama
+    from node.model.slice_file import cut_slice as cut
+    from node.model.store import Store
+    from node.serve.opening import open_whole
+
+    if args.output.exists() and not args.force:
+        raise LocalError(f"{args.output}: exists already; --force overwrites it, -o FILE writes another")
+    store = Store(args.store or default_store(os.environ))
+    with Progress() as progress:
+        ref = ModelRef.parse(args.model, Path.cwd())
+        stored, model = open_whole(llama.load(), store, ref, progress.report)
+        manifest = stored.manifest
+        layers = _one_run(args.layers, "--layers") or range(max(manifest.layers()) + 1)
+        count = max(call.n_experts for call in manifest.calls if call.index == 0)
+        experts = _one_run(args.experts, "--experts") or range(count)
+        written = 0
+
+        def count_up(more: int) -> None:
+            nonlocal written
+            written += more
+            progress.report(f"cutting ({megabytes(written)})", 0, 0)
+
+        size = cut(model, manifest.encoded(), stored.model_id, layers, experts, args.output, count_up)
+    held = [layer for layer in manifest.layers() if layer in layers]
+    report = {
+        "file": str(args.output),
+        "bytes": size,
+        "model_id": stored.model_id,
+        "layers": [held[0], held[-1]],
+        "experts": [experts.start, experts.stop - 1],
+        "cells": len(held) * len(experts),
+    }
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(f"{args.output}: {megabytes(size)}, {report['cells']} cells of model {stored.model_id[:12]}")
+        print(f"serve it: panal init --serve {args.output}")
+    return 0
+
+
+def _one_run(chosen: Ranges | None, flag: str) -> range | None:
+    """A slice file holds one run; several runs are several files."""
+    if chosen is None:
+        return None
+    if len(chosen.runs) > 1:
+        raise LocalError(f"{flag} {chosen}: a slice file holds one run; cut one file for each")
+    return range(chosen.runs[0][0], chosen.runs[0][1] + 1)

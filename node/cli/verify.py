@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from node.cli.arguments import (
     COMBINES,
@@ -17,6 +20,15 @@ from node.cli.arguments import (
     integers,
     number,
 )
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from node.cli.progress import Progress
+    from node.config import NodeConfig
+    from node.verification import Verdict
+
+EXIT_FAILED = 1  # a check did not hold
+DEFAULT_SERVERS = 2
 
 MAX_SERVERS = 64  # local processes; more than one a core only costs memory
 
@@ -74,4 +86,90 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 0 if the promise of the mode holds, 1 if not."""
-    raise NotImplementedError
+    from node.cli.progress import Progress
+    from node.interrupt import run_interruptible
+
+    with Progress() as progress:
+        if args.config is not None:
+            if args.servers is not None:
+                raise LocalError(
+                    "--servers starts local servers for a FILE; with -c the config's peers are used"
+                )
+            verdict = run_interruptible(lambda: _verify_config(args, progress))
+        else:
+            with tempfile.TemporaryDirectory(prefix="panal-verify-") as folder:
+                verdict = _verify_file(args, Path(folder), progress)
+    import msgspec
+
+    if args.json:
+        print(msgspec.json.encode(verdict).decode())
+    else:
+        print(_report(verdict))
+    return 0 if verdict.passed else EXIT_FAILED
+
+
+def _verify_file(args: argparse.Namespace, folder: Path, progress: Progress) -> Verdict:
+    """Start local servers with a share of every layer each."""
+    from node.config import default_store, parse_config, render_config
+    from node.engine import library as llama
+    from node.importing import import_model
+    from node.interrupt import run_interruptible
+    from node.local_swarm import LocalSwarm
+    from node.model.store import Store
+
+    store = args.store or default_store(os.environ)
+    stored = import_model(llama.load(), Store(store), args.file, progress.report)
+    with LocalSwarm(folder, store, threads=1) as swarm:
+        progress.report("starting servers", 0, 0)
+        swarm.start(args.file, stored.manifest, args.servers or DEFAULT_SERVERS)
+        text = render_config(
+            store=str(Path(store).resolve()),
+            identity="identity.key",
+            threads=1,
+            peers=[str(address) for address in swarm.addresses],
+            model=str(args.file.resolve()),
+        )
+        config = parse_config(text, folder / "node.toml", Path(store))
+        return run_interruptible(lambda: _verify(args, config, progress))
+
+
+async def _verify_config(args: argparse.Namespace, progress: Progress) -> Verdict:
+    from node.config import load_config
+
+    return await _verify(args, load_config(args.config), progress)
+
+
+async def _verify(args: argparse.Namespace, config: NodeConfig, progress: Progress) -> Verdict:
+    from node.swarm_check import check_swarm
+    from node.verification import Bounds
+
+    verdict = await check_swarm(
+        config,
+        combine=args.combine,
+        wire=args.wire,
+        batches=args.batch,
+        bounds=Bounds(args.min_cosine, args.min_argmax),
+        progress=progress.report,
+    )
+    progress.clear()
+    return verdict
+
+
+def _report(verdict: Verdict) -> str:
+    from node.cli.table import format_table
+
+    rows = [
+        ("model", f"{verdict.architecture} {verdict.model_id[:12]}"),
+        ("servers", str(verdict.servers)),
+        ("mode", f"{verdict.combine}, {verdict.wire}"),
+        ("byte-identical", "yes" if verdict.byte_identical else "no"),
+        ("worst cosine", f"{verdict.cosine_min:.7f}"),
+        ("mean cosine", f"{verdict.cosine_mean:.7f}"),
+        ("likeliest token agrees", f"{verdict.argmax_agreement:.1%}"),
+        ("worst layer", "none" if verdict.worst_layer is None else str(verdict.worst_layer)),
+        ("trips", str(verdict.trips)),
+        ("bytes out", f"{verdict.bytes_out:,}"),
+        ("bytes back", f"{verdict.bytes_back:,}"),
+    ]
+    table = format_table(("", ""), rows)
+    return f"{table}\n\n{'passed' if verdict.passed else 'FAILED'}: {verdict.reason}"

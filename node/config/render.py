@@ -76,7 +76,7 @@ def render_config(
         + (
             f"identity = {_quote(identity)}\n"
             if identity is not None
-            else '# identity = "identity.key"    # default: in the store; nodes that share a store need one each\n'
+            else '# identity = "identity.key"    # default: in the store; one for each node\n'
         ),
         "[swarm]\n"
         + _SWARM_NOTE
@@ -93,7 +93,11 @@ def render_config(
     if model is None:
         parts.append(_BACKBONE_NOTE + '# [backbone]\n# model = "model.gguf"\n' + _BACKBONE_REST)
     else:
-        rest = _BACKBONE_REST if context is None else re.sub(r"# context = 4096 +", f"context = {context}  ", _BACKBONE_REST)
+        rest = (
+            _BACKBONE_REST
+            if context is None
+            else re.sub(r"# context = 4096 +", f"context = {context}  ", _BACKBONE_REST)
+        )
         parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + rest)
     if not serve:
         parts.append(_SERVE_NOTE + '# [[serve]]\n# model = "model.gguf"\n' + _SERVE_REST)

@@ -88,7 +88,9 @@ class Backbone:
         for sequence, start in starts.items():
             if not self.context.remove(sequence, start):
                 self.context.remove(sequence, 0)
-                raise SequenceLost(f"{error} (this kind of model cannot go back: the sequence starts anew)") from error
+                raise SequenceLost(
+                    f"{error} (this kind of model cannot go back: the sequence starts anew)"
+                ) from error
 
     def close(self) -> None:
         self.context.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +126,7 @@ class SwarmPort:
         x = call.x.reshape(-1, call.x.shape[-1])
         counts = np.full(len(x), call.ids.size // len(x), np.uint16)
         weights = None if call.weights is None else call.weights.reshape(-1)
-        rows = self._compute(call, x, counts, call.ids.ravel(), weights)
+        rows = self._compute(call, x, counts, call.ids.ravel().astype(np.uint16), weights)
         result = add_slots(rows.reshape(n_tokens, n_used, call.n_out))
         self.ledger.count_home(time.perf_counter() - begun, whole=True)
         return result
@@ -152,7 +151,7 @@ class SwarmPort:
         call: MoeCall,
         x: Float32Array,
         counts: npt.NDArray[np.uint16],
-        experts: npt.NDArray[np.integer[Any]],
+        experts: npt.NDArray[np.uint16],
         weights: Float32Array | None,
     ) -> Float32Array:
         held = self._cells.find(self._model_id, call.layer, call.call_index)

@@ -34,7 +34,8 @@ class Session:
         """
         if len(self.tokens) + len(tokens) > self._backbone.context.n_ctx:
             raise EngineError(
-                f"{len(self.tokens) + len(tokens)} tokens do not fit a context of {self._backbone.context.n_ctx}; "
+                f"{len(self.tokens) + len(tokens)} tokens do not fit a context of "
+                f"{self._backbone.context.n_ctx}; "
                 f"raise backbone.context or shorten the prompt"
             )
         self.tokens += tokens

@@ -74,7 +74,8 @@ class Context:
         self.handle: Any = library.llama_init_from_model(model.handle, parameters)
         if not self.handle:
             raise EngineError(
-                f"{model.paths[0]}: llama.cpp makes no context of {n_ctx} tokens: {library.last_errors() or 'no reason'}"
+                f"{model.paths[0]}: llama.cpp makes no context of {n_ctx} tokens: "
+                f"{library.last_errors() or 'no reason given'}"
             )
         self.memory: Any = library.llama_get_memory(self.handle)
         # BERT-like models have no memory: every pass stands alone and gives vectors instead of logits.
@@ -157,5 +158,8 @@ class Context:
 
 def _refusal(code: int, rows: int, n_ctx: int, reason: str) -> str:
     if code == 1:  # llama_decode: no KV slot for the batch
-        return f"the context of {n_ctx} tokens has no room for {rows} more; raise backbone.context or shorten the prompt"
+        return (
+            f"the context of {n_ctx} tokens has no room for {rows} more; "
+            f"raise backbone.context or shorten the prompt"
+        )
     return f"llama.cpp refused a pass of {rows} tokens (code {code}): {reason or 'no reason given'}"

@@ -68,7 +68,8 @@ class _ExpertHole:
     def leave(self) -> None:
         if Tensor.from_address(self.output).ne[1] == 0:
             return  # the last layer, when no token asks for output
-        x, ids = self.owner.captured.pop(self.first, None) or (self._read_x(), self._read_ids())
+        early = self.owner.captured.pop(self.first, None)
+        x, ids = early if early is not None else (self._read_x(), self._read_ids())
         n_tokens, n_used = ids.shape
         weights = None
         if self.weights:
@@ -76,7 +77,10 @@ class _ExpertHole:
         per_slot = self.call.recipe.weights == "before"
         if x.shape != (n_tokens * (n_used if per_slot else 1), self.call.n_in):
             raise HookError(f"{self.call.label}: its input has shape {x.shape} for {n_tokens} tokens")
-        self.owner.in_flight[self.output] = self.owner.port.leave(ExpertInputs(self.call, x, ids, weights)), self.call
+        self.owner.in_flight[self.output] = (
+            self.owner.port.leave(ExpertInputs(self.call, x, ids, weights)),
+            self.call,
+        )
 
     def enter(self) -> None:
         output = Tensor.from_address(self.output)
@@ -179,7 +183,9 @@ class ExpertHoles:
     def _start(self, node: Seen, name: ExpertName, step: Step) -> None:
         known = self._calls.get((name.layer, name.group))
         if known is None:
-            raise HookError(f"layer {name.layer}: the graph uses {name.tensor_name}, which the manifest does not have")
+            raise HookError(
+                f"layer {name.layer}: the graph uses {name.tensor_name}, which the manifest does not have"
+            )
         if self._waiting is not None:
             raise HookError(f"{known.label} starts before the call before it was read")
         hole = _ExpertHole(self, known, node)

@@ -12,7 +12,7 @@ from node.model import recipe as R
 
 GRAPH_NODES = 128  # the longest known recipe needs 14 nodes and 9 leaves; R.MAX_DEPTH bounds strangers'
 
-# ggml's enums by name, as of the pinned build (`abi` vouches for the neighbourhood); names are what manifests carry.
+# ggml's enums by name, as of the pinned build. Manifests carry the names: numbers move between builds.
 GLU_KINDS = ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
 UNARY_KINDS = (
     "ABS", "SGN", "NEG", "STEP", "TANH", "ELU", "RELU", "SIGMOID", "GELU", "GELU_QUICK", "SILU",
@@ -61,13 +61,15 @@ class ExpressionGraph:
                 source, matrix = self.build(of), self._tensor(role)
                 if self._ne(matrix)[0] != self._ne(source)[0]:
                     raise EngineError(
-                        f"{role} takes rows of {self._ne(matrix)[0]}, the recipe gives it {self._ne(source)[0]}"
+                        f"{role} takes rows of {self._ne(matrix)[0]}, not of {self._ne(source)[0]}"
                     )
                 result = library.ggml_mul_mat_id(context, matrix, source, ids)
             case R.Bias(tensor=role, of=of):
                 source, vector = self.build(of), self._tensor(role)
                 if self._ne(vector)[0] != self._ne(source)[0]:
-                    raise EngineError(f"{role} has {self._ne(vector)[0]} values for rows of {self._ne(source)[0]}")
+                    raise EngineError(
+                        f"{role} has {self._ne(vector)[0]} values for rows of {self._ne(source)[0]}"
+                    )
                 result = library.ggml_add_id(context, source, vector, ids)
             case R.Scale(tensor=role, of=of):
                 result = library.ggml_mul(context, self.build(of), self._input(role))
@@ -121,7 +123,9 @@ class ExpressionGraph:
             raise EngineError(f"half of a row of {ne[0]}")
         half = ne[0] // 2
         offset = index * half * nb[0]
-        result: int = self._library.ggml_view_3d(self._context, source, half, ne[1], ne[2], nb[1], nb[2], offset)
+        result: int = self._library.ggml_view_3d(
+            self._context, source, half, ne[1], ne[2], nb[1], nb[2], offset
+        )
         return result
 
     def _same_shape(self, left: R.Expression, right: R.Expression) -> tuple[int, int]:

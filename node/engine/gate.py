@@ -43,7 +43,7 @@ class LocalExperts:
 
 
 def routed_output(kernels: Kernels, held: HeldExperts, inputs: ExpertInputs) -> npt.NDArray[np.float32]:
-    """[n_tokens, n_out]: all experts of a call computed here, rows added in slot order as llama.cpp adds them."""
+    """[n_tokens, n_out]: a call computed here, rows added in slot order as llama.cpp adds them."""
     n_tokens, n_used = inputs.ids.shape
     per_slot = inputs.call.recipe.weights == "before"
     counts = np.full(len(inputs.x), 1 if per_slot else n_used)

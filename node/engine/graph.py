@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes as C
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ import numpy.typing as npt
 from node.engine.library import Library
 from node.engine.structs import MAX_SRC, Tensor
 
-VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})  # share their source's bytes, compute nothing
+VIEW_OPS = frozenset(
+    {"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"}
+)  # share their source's bytes, compute nothing
 
 OP_OFFSET = Tensor.op.offset
 SRC_OFFSET = Tensor.src.offset
@@ -78,7 +81,7 @@ def op_cell(address: int) -> C.c_int:
     return C.c_int.from_address(address + OP_OFFSET)
 
 
-def read_array(address: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def read_array(address: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """A host tensor's elements, copied: shape is `ne` reversed (outermost first), strides followed."""
     tensor = Tensor.from_address(address)
     ne, nb = tuple(tensor.ne), tuple(tensor.nb)

@@ -113,7 +113,9 @@ class _Graph:
         self.n_pairs = n_rows * slots
         self._library = library
         self._backend = backend
-        size = GRAPH_NODES * library.ggml_tensor_overhead() + library.ggml_graph_overhead_custom(GRAPH_NODES, False)
+        size = GRAPH_NODES * library.ggml_tensor_overhead() + library.ggml_graph_overhead_custom(
+            GRAPH_NODES, False
+        )
         self._context: Any = library.ggml_init(InitParams(size, None, True))
         self._allocator: Any = None
         self._buffers: list[Any] = []
@@ -136,7 +138,9 @@ class _Graph:
             buffer = library.ggml_backend_cpu_buffer_from_ptr(base, tensor.data.nbytes + POINTER_ALIGNMENT)
             self._buffers.append(buffer)
             if library.ggml_nbytes(address) != tensor.data.nbytes:
-                raise EngineError(f"expert tensor {role} has {tensor.data.nbytes} bytes; its shape says otherwise")
+                raise EngineError(
+                    f"expert tensor {role} has {tensor.data.nbytes} bytes; its shape says otherwise"
+                )
             if library.ggml_backend_tensor_alloc(buffer, address, tensor.address) != 0:
                 raise EngineError(f"ggml refuses the memory of expert tensor {role}")
             bound[role] = address
@@ -159,7 +163,9 @@ class _Graph:
         self._inputs = {name: Tensor.from_address(address) for name, address in inputs.items()}
         self._output = Tensor.from_address(output)
         if tuple(self._output.ne) != (held.n_out, slots, n_rows, 1):
-            raise EngineError(f"the recipe gives {tuple(self._output.ne)}, not {(held.n_out, slots, n_rows, 1)}")
+            raise EngineError(
+                f"the recipe gives {tuple(self._output.ne)}, not {(held.n_out, slots, n_rows, 1)}"
+            )
 
     def compute(
         self,

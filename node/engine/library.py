@@ -122,7 +122,9 @@ def default_path() -> Path:
         have = version("xllamacpp")
     except PackageNotFoundError:
         have = "?"
-    raise EngineError(f"{folder}: xllamacpp {have} exports no llama.cpp here; set engine.library to a build of it")
+    raise EngineError(
+        f"{folder}: xllamacpp {have} exports no llama.cpp here; set engine.library to a build of it"
+    )
 
 
 _loaded: Library | None = None

@@ -35,9 +35,13 @@ class LlamaModel:
         if len(names) == 1:
             handle = library.llama_model_load_from_file(names[0], parameters)
         else:
-            handle = library.llama_model_load_from_splits((C.c_char_p * len(names))(*names), len(names), parameters)
+            handle = library.llama_model_load_from_splits(
+                (C.c_char_p * len(names))(*names), len(names), parameters
+            )
         if not handle:
-            raise EngineError(f"{paths[0]}: llama.cpp cannot load it: {library.last_errors() or 'no reason given'}")
+            raise EngineError(
+                f"{paths[0]}: llama.cpp cannot load it: {library.last_errors() or 'no reason given'}"
+            )
         self.handle: Any = handle
         self.vocab: Any = library.llama_model_get_vocab(handle)
         self.n_embd: int = library.llama_model_n_embd(handle)

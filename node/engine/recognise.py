@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from node.engine.graph import Node
 from node.engine.trace import Trace
@@ -83,13 +84,14 @@ class _Reader:
 
     def call(self) -> TracedCall:
         output = self._expression(self._rows())
+        weights: Literal["after", "before", "none"] = "before" if self._input_is_weighed() else "none"
         if any(isinstance(e, R.Weigh) for e in _walk(output)):
             weights = "after"
-        else:
-            weights = "before" if self._input_is_weighed() else "none"
         recipe = R.Recipe(weights=weights, output=output)
         R.check(recipe)
-        return TracedCall(self._name.layer, self._name.group, self._n_used, recipe, dict(sorted(self._tensors.items())))
+        return TracedCall(
+            self._name.layer, self._name.group, self._n_used, recipe, dict(sorted(self._tensors.items()))
+        )
 
     def _refuse(self, node: Node, why: str) -> R.RecipeError:
         return R.RecipeError(f"layer {self._name.layer}: experts use {node.op} ({node.name}): {why}")
@@ -215,7 +217,9 @@ class _Reader:
                 return R.Weigh(self._expression(left, depth))
         if left.address in self._expert_nodes and right.address in self._expert_nodes:
             return R.Product(self._expression(left, depth), self._expression(right, depth))
-        raise self._refuse(node, f"with {right.name}, which is neither the router's weight nor an expert tensor")
+        raise self._refuse(
+            node, f"with {right.name}, which is neither the router's weight nor an expert tensor"
+        )
 
     def _per_expert_scale(self, node: Node) -> str | None:
         """GET_ROWS of a repeated `*.scale` by the call's ids: one number per chosen expert."""
@@ -251,4 +255,3 @@ class _Reader:
 
 def _walk(expression: R.Expression) -> list[R.Expression]:
     return [expression, *(deeper for child in R.children(expression) for deeper in _walk(child))]
-

@@ -1,4 +1,4 @@
-"""ctypes layouts of the llama.cpp build that panal is pinned to (b11549, `include/llama.h`, `ggml/include/ggml.h`).
+"""ctypes layouts of the llama.cpp build that panal is pinned to: b11549, `llama.h` and `ggml.h`.
 
 Layouts move between builds without a version number: `abi.check` compares what can be compared before
 any of them is used. Structs that the library fills by value end in padding, so that a build with a few

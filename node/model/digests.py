@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
-from node.model.manifest import MANIFEST_VERSION, ExpertCall, ExpertTensor, Manifest, ManifestError, TrunkTensor, check
+from node.model.manifest import ExpertCall, ExpertTensor, Manifest, ManifestError, TrunkTensor, check
 from node.model.recipe import Input, Matmul, Recipe, children
 from routing.errors import LocalError
 
@@ -50,7 +50,7 @@ def build_manifest(
             trunk.append(TrunkTensor(name, tensor.type.id, tensor.shape, digest.hex()))
             if progress:
                 progress(tensor.n_bytes)
-    manifest = Manifest(MANIFEST_VERSION, mapped.model.architecture, ("experts",), described, tuple(trunk))
+    manifest = Manifest(1, mapped.model.architecture, ("experts",), described, tuple(trunk))
     try:
         check(manifest)
     except LocalError as error:
@@ -76,7 +76,10 @@ def _expert_call(mapped: MappedModel, call: FoundCall, progress: Callable[[int],
         raise ManifestError(f"{mapped.model.path}: layer {call.layer}: its tensors count experts differently")
     digests = bytearray()
     for expert in range(n_experts):
-        parts = [view[expert * (len(view) // n_experts) : (expert + 1) * (len(view) // n_experts)] for view, _ in views]
+        parts = [
+            view[expert * (len(view) // n_experts) : (expert + 1) * (len(view) // n_experts)]
+            for view, _ in views
+        ]
         digests += expert_digest(parts)
         if progress:
             progress(sum(len(part) for part in parts))

@@ -93,5 +93,7 @@ def hold(mapped: MappedModel, call: ExpertCall, run: range, stored: range | None
         size = tensor.bytes_per_expert
         start = (run.start - stored.start) * size
         view = mapped.tensor_view(name)[start : start + len(run) * size]
-        tensors[tensor.role] = HeldTensor(tensor.type, (*tensor.shape, len(run)), np.frombuffer(view, np.uint8))
+        tensors[tensor.role] = HeldTensor(
+            tensor.type, (*tensor.shape, len(run)), np.frombuffer(view, np.uint8)
+        )
     return HeldExperts(call.recipe, tensors, run.start, len(run), call.n_in, call.n_out)

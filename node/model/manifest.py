@@ -1,4 +1,4 @@
-"""What a model is: its experts' shapes, recipe and digests, its trunk's digests. Its own digest is the model id.
+"""What a model is: its experts' shapes, recipe and digests, its trunk's digests. Its digest is the model id.
 
 Only what is computed counts: not file names, not how a model is split, not its text metadata. So two files
 with the same tensors are the same model, and two nodes that show the same id can work together.
@@ -20,7 +20,6 @@ from node.model.expert_names import GROUPS, ExpertName
 from node.model.gguf.types import TENSOR_TYPES, tensor_bytes
 from routing.errors import LocalError
 
-MANIFEST_VERSION = 1
 DIGEST_BYTES = 32  # BLAKE3
 MAX_MANIFEST_BYTES = 64 << 20  # 60 layers x 512 experts are 1.4 MB; the rest is room, not an invitation
 MAX_WIDTH = 1 << 16  # of a row; the wire's limit too
@@ -156,7 +155,9 @@ def decode_manifest(encoded: bytes, *, model_id: str | None = None, source: str 
         ManifestError: malformed, contradictory, or another model's.
     """
     if len(encoded) > MAX_MANIFEST_BYTES:
-        raise ManifestError(f"{source}: a manifest of {len(encoded)} bytes passes the limit of {MAX_MANIFEST_BYTES}")
+        raise ManifestError(
+            f"{source}: a manifest of {len(encoded)} bytes passes the limit of {MAX_MANIFEST_BYTES}"
+        )
     try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -210,7 +211,9 @@ def _check_call(call: ExpertCall) -> None:
         if len(tensor.shape) != wanted or any(side > MAX_WIDTH for side in tensor.shape):
             raise ManifestError(f"{call.label}: {tensor.role} has shape {tensor.shape}")
         if tensor.shape and tensor.shape[0] % kind.block_size:
-            raise ManifestError(f"{call.label}: {tensor.role}: rows of {tensor.shape[0]} are no whole blocks of {kind.name}")
+            raise ManifestError(
+                f"{call.label}: {tensor.role}: rows of {tensor.shape[0]} are no whole blocks of {kind.name}"
+            )
     widths = {tensor.role: tensor.shape for tensor in call.tensors}
     if output_width(call.recipe, call.n_in, widths) != call.n_out:
         raise ManifestError(f"{call.label}: its experts do not give rows of {call.n_out}")

@@ -86,12 +86,16 @@ class Store:
         """
         found = [folder for folder in self._folders() if folder.name.startswith(name)]
         if len(name) < MIN_PREFIX or not found:
-            raise StoreError(f"{name}: no such model in {self.root}; `panal model import FILE` puts one there")
+            raise StoreError(
+                f"{name}: no such model in {self.root}; `panal model import FILE` puts one there"
+            )
         if len(found) > 1:
             raise StoreError(f"{name}: {len(found)} models in {self.root} begin so; give more digits")
         sources = self._sources(found[0])
         if not sources:
-            raise StoreError(f"{found[0]}: its sources.json is damaged; remove the folder and import the model again")
+            raise StoreError(
+                f"{found[0]}: its sources.json is damaged; remove the folder and import the model again"
+            )
         return self._open(found[0], sources[-1])
 
     def find(self, model: ModelFile) -> StoredModel | None:
@@ -115,7 +119,9 @@ class Store:
             folder = self._models / f".new-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
         except OSError as error:
-            raise StoreError(f"{self._models}: cannot be written: {error.strerror}; choose another store") from None
+            raise StoreError(
+                f"{self._models}: cannot be written: {error.strerror}; choose another store"
+            ) from None
         try:
             yield folder
         finally:
@@ -150,7 +156,9 @@ class Store:
         try:
             encoded = path.read_bytes()
         except OSError as error:
-            raise StoreError(f"{path}: {error.strerror}; remove {folder} and import the model again") from None
+            raise StoreError(
+                f"{path}: {error.strerror}; remove {folder} and import the model again"
+            ) from None
         manifest = decode_manifest(encoded, model_id=folder.name, source=str(path))
         return StoredModel(folder.name, folder, manifest, folder / source.trunk)
 

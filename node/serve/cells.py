@@ -98,12 +98,14 @@ class Cells:
         return sum(len(call.experts()) for calls in self._calls.values() for call in calls.values())
 
     def slices(self) -> Sequence[Slice]:
-        """What to tell peers that ask. Runs are those of each layer's first call; the others follow from it."""
+        """What to tell peers. Runs are those of each layer's first call; the others follow from it."""
         told = []
         for model_id, calls in self._calls.items():
             cells = {layer: call.experts() for (layer, index), call in calls.items() if index == 0}
             if not cells:
-                raise LocalError(f"model {model_id.hex()[:12]}: only chunk experts are held; serve whole layers")
+                raise LocalError(
+                    f"model {model_id.hex()[:12]}: only chunk experts are held; serve whole layers"
+                )
             told.append(
                 Slice(
                     kind="experts",

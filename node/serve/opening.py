@@ -54,7 +54,12 @@ def open_cells(
 
 
 def _open_entry(
-    library: Library, store: Store, entry: ServeConfig, cells: Cells, maps: ExitStack, progress: Progress | None
+    library: Library,
+    store: Store,
+    entry: ServeConfig,
+    cells: Cells,
+    maps: ExitStack,
+    progress: Progress | None,
 ) -> None:
     if entry.model.path is not None and _is_slice(entry.model.path):
         piece = read_slice(entry.model.path)
@@ -71,7 +76,9 @@ def _open_entry(
     mapped = maps.enter_context(MappedModel(model))
     layers = entry.layers or Ranges.below(max(stored.manifest.layers()) + 1)
     experts = entry.experts or Ranges.below(max(call.n_experts for call in stored.manifest.calls))
-    for held in _hold_all(str(model.path), mapped, stored.manifest, layers, experts, None, clip=entry.experts is None):
+    for held in _hold_all(
+        str(model.path), mapped, stored.manifest, layers, experts, None, clip=entry.experts is None
+    ):
         cells.add(stored.model_id, stored.manifest, held)
 
 
@@ -98,11 +105,14 @@ def open_whole(
             if found is not None and found.model_id == stored.model_id:
                 return found, model
     raise LocalError(
-        f"model {ref.model_id}: its file is gone or changed ({', '.join(tried)}); give the path of the file instead"
+        f"model {ref.model_id}: its file is gone or changed ({', '.join(tried)}); "
+        f"give the path of the file instead"
     )
 
 
-def open_trunk(library: Library, store: Store, ref: ModelRef, progress: Progress | None = None) -> StoredModel:
+def open_trunk(
+    library: Library, store: Store, ref: ModelRef, progress: Progress | None = None
+) -> StoredModel:
     """A model whose trunk is in the store; given a file, imported if need be."""
     if ref.path is not None:
         return import_model(library, store, ref.path, progress)
@@ -132,7 +142,9 @@ def _hold_all(
     first_calls = {call.layer: call for call in manifest.calls if call.index == 0}
     chosen = [layer for layer in first_calls if layer in layers]
     if not chosen:
-        raise LocalError(f"{source}: layers {layers} hold no routed experts; choose among {_span(first_calls)}")
+        raise LocalError(
+            f"{source}: layers {layers} hold no routed experts; choose among {_span(first_calls)}"
+        )
     if piece is None:
         layers.require_below(max(first_calls) + 1, f"layers in {source}")
     found = []
@@ -143,7 +155,9 @@ def _hold_all(
                 continue
             count = first_calls[call.layer].n_experts
             if last >= count and not clip:
-                raise LocalError(f"{source}: layer {call.layer} has experts 0-{count - 1}, not {first}-{last}")
+                raise LocalError(
+                    f"{source}: layer {call.layer} has experts 0-{count - 1}, not {first}-{last}"
+                )
             cells = range(first, min(last + 1, count))
             if not cells:
                 continue

@@ -29,7 +29,7 @@ from routing.wire.experts import (
 from routing.wire.limits import MAX_REQUEST_BYTES, MAX_ROWS, SERVER_LIMITS
 
 MAX_WAITING = 64
-"""Calls in the queue before new ones are refused as overload: 64 decode calls are a second of a slow device."""
+"""Calls in the queue before new ones are refused: 64 decode calls are a second of a slow device."""
 
 LOAD_SMOOTHING = 0.1
 """Weight of the newest call in the running mean of compute seconds, from which the load hint is made."""
@@ -46,7 +46,7 @@ class ServerCounts:
 
 
 class ExpertServer:
-    """Serves cells. One compute thread: a call is computed as if it were alone, so bits never depend on company.
+    """Serves cells. A call is computed as if it were alone, so its bits never depend on company.
 
     Args:
         name: what this node is called, told to peers.
@@ -87,7 +87,7 @@ class ExpertServer:
             await stream.send_message(self._told)
 
     async def serve_experts(self, stream: Stream) -> None:
-        """Handler of `/panal/experts/1`: requests one after the other; a caller opens more streams for more at once."""
+        """Handler of `/panal/experts/1`: one request after the other; more at once take more streams."""
         while True:
             try:
                 message = await stream.receive_message(MAX_REQUEST_BYTES)
@@ -139,13 +139,17 @@ class ExpertServer:
             return None, refusal_to(request, code, text, missing=missing, load=load)
 
         if not self._cells.knows(request.model_id):
-            return refuse(RefusalCode.UNKNOWN_MODEL, f"model {request.model_id.hex()[:12]} is not served here")
+            return refuse(
+                RefusalCode.UNKNOWN_MODEL, f"model {request.model_id.hex()[:12]} is not served here"
+            )
         held = self._cells.find(request.model_id, request.layer, request.call_index)
         if held is None:
             return refuse(RefusalCode.UNKNOWN_CALL, f"nothing of layer {request.layer} is served here")
         missing = held.missing(request.experts)
         if missing:
-            return refuse(RefusalCode.NOT_HELD, f"layer {request.layer}: not all experts are served here", missing)
+            return refuse(
+                RefusalCode.NOT_HELD, f"layer {request.layer}: not all experts are served here", missing
+            )
         call = held.call
         if request.x.shape[1] != call.n_in or request.n_out != call.n_out:
             return refuse(
@@ -154,7 +158,9 @@ class ExpertServer:
                 f"asked were {request.x.shape[1]} and {request.n_out}",
             )
         if (request.weights is not None) != (call.recipe.weights == "after"):
-            return refuse(RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts")
+            return refuse(
+                RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts"
+            )
         if self._thread.waiting >= MAX_WAITING:
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")
         return held, None
@@ -173,7 +179,9 @@ class ExpertServer:
         if request.combine is Combine.SUM:
             y = sum_pairs(y, request.counts)
         if not np.isfinite(y).all():
-            return refusal_to(request, RefusalCode.INTERNAL, f"layer {request.layer}: the experts gave NaN or infinity")
+            return refusal_to(
+                request, RefusalCode.INTERNAL, f"layer {request.layer}: the experts gave NaN or infinity"
+            )
         return y, time.perf_counter() - begun
 
     def _load(self) -> int:

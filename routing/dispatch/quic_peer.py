@@ -68,5 +68,7 @@ class QuicExpertPeer:
         if isinstance(reply, Refusal):
             raise Refused(reply, peer=self.peer_id)
         if not isinstance(reply, ExpertsAnswer):
-            raise ProtocolError(f"{self._label(self.peer_id)} sent a request where a reply belongs", peer=self.peer_id)
+            raise ProtocolError(
+                f"{self._label(self.peer_id)} sent a request where a reply belongs", peer=self.peer_id
+            )
         return reply

@@ -51,8 +51,21 @@ class _Dial:
 
     def __init__(self) -> None:
         self.done = trio.Event()
+        self.timed_out = False
         self.connection: Connection | None = None
-        self.error: Exception | None = None
+        self.error: PeerError | LocalError | None = None
+
+    def result(self) -> Connection:
+        """The connection, or a fresh copy of the error for each caller that shares it."""
+        if self.connection is not None:
+            return self.connection
+        if isinstance(self.error, PeerError):
+            raise type(self.error)(str(self.error), peer=self.error.peer)
+        raise LocalError(str(self.error) if self.error else "the QUIC endpoint was stopped while dialing")
+
+
+class _TimedOut(ConnectFailed):
+    """Nobody answered in time."""
 
 
 class Endpoint:
@@ -162,19 +175,18 @@ class Endpoint:
                 await trio.lowlevel.checkpoint()
                 return live
         key: object = address.peer_id or (address.host, address.port)
-        dial = self._dials.get(key)
-        if dial is None:
-            dial = self._dials[key] = _Dial()
-            self._nursery.start_soon(self._dial, address, timeout, dial, key)
-        with trio.move_on_after(timeout):
-            await dial.done.wait()
-        if dial.connection is not None:
-            return dial.connection
-        if isinstance(dial.error, PeerError):  # a fresh one for each caller that shares the dial
-            raise type(dial.error)(str(dial.error), peer=dial.error.peer)
-        if isinstance(dial.error, LocalError):
-            raise LocalError(str(dial.error))
-        raise _no_answer(address, timeout)
+        deadline = trio.current_time() + timeout
+        while (dial := self._dials.get(key)) is not None:
+            with trio.move_on_at(deadline) as patience:
+                await dial.done.wait()
+            if patience.cancelled_caught:
+                raise _no_answer(address, timeout)
+            if not dial.timed_out:  # else its patience was shorter than ours: dial again
+                return dial.result()
+        dial = self._dials[key] = _Dial()
+        self._nursery.start_soon(self._dial, address, deadline - trio.current_time(), dial, key)
+        await dial.done.wait()
+        return dial.result()
 
     def connection_to(self, peer_id: str) -> Connection | None:
         """A live connection to a peer, dialed or accepted, if there is one."""
@@ -233,6 +245,9 @@ class Endpoint:
     async def _dial(self, address: PeerAddress, timeout: float, dial: _Dial, key: object) -> None:
         try:
             dial.connection = await self._dial_once(address, timeout)
+        except _TimedOut as error:
+            dial.timed_out = True
+            dial.error = ConnectFailed(str(error), peer=error.peer)
         except (PeerError, LocalError) as error:
             dial.error = error
         finally:
@@ -413,5 +428,5 @@ class Endpoint:
             connection.shut(CLOSE_NORMAL, reason)
 
 
-def _no_answer(address: PeerAddress, timeout: float) -> ConnectFailed:
-    return ConnectFailed(f"dialing {address}: no answer within {timeout:g} s", peer=address.peer_id or "")
+def _no_answer(address: PeerAddress, timeout: float) -> _TimedOut:
+    return _TimedOut(f"dialing {address}: no answer within {timeout:.3g} s", peer=address.peer_id or "")

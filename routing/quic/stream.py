@@ -102,25 +102,33 @@ class Stream:
             StreamClosed: the stream or its connection has ended.
             ValueError: the message is longer than a length prefix can say.
         """
-        while self._backlogged and self._failure is None:
-            if self._writers is None:
-                self._writers = trio.lowlevel.ParkingLot()
-            await self._writers.park()
-        self._check_can_send()
         size = 0
         for part in parts:
             size += part.nbytes if isinstance(part, memoryview) else len(part)
         if size > MAX_MESSAGE_BYTES:
             raise ValueError(f"message of {size} bytes, at most {MAX_MESSAGE_BYTES} fit a length prefix")
-        send, stream_id = self.connection.core.send, self.stream_id
-        send(stream_id, self._opening + size.to_bytes(LENGTH_BYTES, "big"), False)
+        await self._send(size.to_bytes(LENGTH_BYTES, "big"), parts)
+
+    async def send_bytes(self, data: Part) -> None:
+        """Send bytes without a length, for libp2p protocols that frame otherwise. As `send_message`."""
+        await self._send(b"", (data,))
+
+    async def _send(self, prefix: bytes, parts: tuple[Part, ...]) -> None:
+        while self._backlogged and self._failure is None:
+            if self._writers is None:
+                self._writers = trio.lowlevel.ParkingLot()
+            await self._writers.park()
+        self._check_can_send()
+        connection, stream_id = self.connection, self.stream_id
+        send = connection.core.send
+        send(stream_id, self._opening + prefix, False)
         self._opening = b""
         for part in parts:
             send(stream_id, part, False)
-        self.connection.flush()
-        if self.connection.core.unsent(stream_id) > SEND_BACKLOG_HIGH:
+        connection.flush()
+        if connection.core.unsent(stream_id) > SEND_BACKLOG_HIGH:
             self._backlogged = True
-            self.connection.note_backlog(self)
+            connection.note_backlog(self)
 
     async def aclose(self) -> None:
         """Say that nothing more will be sent; what was sent still arrives. Reading may go on."""
@@ -181,10 +189,7 @@ class Stream:
             StreamClosed: the peer ended or reset the stream, or the connection is gone.
             MessageTooLarge: the peer announced more than `max_bytes`.
         """
-        self._reads += 1
-        if self._reads >= _READS_BEFORE_YIELD:
-            self._reads = 0
-            await trio.lowlevel.checkpoint()
+        await self._now_and_then_yield()
         if self._have < LENGTH_BYTES:
             await self._wait_for(LENGTH_BYTES)
         size = self._peek_length()
@@ -197,7 +202,24 @@ class Stream:
             )
         if self._have < LENGTH_BYTES + size:
             await self._wait_for(LENGTH_BYTES + size)
-        return self._take(size)
+        return self._take(LENGTH_BYTES, size)
+
+    async def receive_exactly(self, count: int) -> bytes:
+        """The next `count` bytes, for libp2p protocols that frame otherwise.
+
+        Raises:
+            StreamClosed: the stream ends before.
+        """
+        await self._now_and_then_yield()
+        if self._have < count:
+            await self._wait_for(count)
+        return self._take(0, count)
+
+    async def _now_and_then_yield(self) -> None:
+        self._reads += 1
+        if self._reads >= _READS_BEFORE_YIELD:
+            self._reads = 0
+            await trio.lowlevel.checkpoint()
 
     async def _wait_for(self, count: int) -> None:
         if self._reader is not None:
@@ -234,11 +256,11 @@ class Stream:
             self._chunks.append(first)
         return int.from_bytes(first[self._offset : self._offset + LENGTH_BYTES], "big")
 
-    def _take(self, size: int) -> bytes:
-        """Remove a message that is wholly there: its length prefix and `size` bytes, copied once."""
+    def _take(self, skip: int, size: int) -> bytes:
+        """Remove `skip` bytes of the first chunk and the `size` bytes after them; the latter, copied once."""
         chunks = self._chunks
         pieces: list[bytes] = []
-        start, missing = self._offset + LENGTH_BYTES, size
+        start, missing = self._offset + skip, size
         while missing:
             chunk = chunks[0]
             available = len(chunk) - start
@@ -254,8 +276,8 @@ class Stream:
             chunks.popleft()
             start = 0
         self._offset = start
-        self._have -= LENGTH_BYTES + size
-        self.connection.note_read(self, LENGTH_BYTES + size)
+        self._have -= skip + size
+        self.connection.note_read(self, skip + size)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     # --- what the connection tells ---
@@ -309,13 +331,19 @@ class Stream:
     def _negotiate(self, data: bytes) -> bytes:
         negotiation = self._negotiation
         assert negotiation is not None
+        core = self.connection.core
         try:
-            answer = negotiation.receive_data(data)
+            negotiation.receive_data(data)
         except NegotiationError as error:
-            self._give_up(str(error), CODE_NEGOTIATION)
+            if isinstance(negotiation, Listener):
+                # an end, not a reset, which would overtake the `na` that explains it
+                core.send(self.stream_id, negotiation.data_to_send(), True)
+            else:
+                core.reset_stream(self.stream_id, CODE_NEGOTIATION)
+            self._give_up(str(error))
             return b""
-        if answer:
-            self.connection.core.send(self.stream_id, answer, False)
+        if isinstance(negotiation, Listener):
+            core.send(self.stream_id, negotiation.data_to_send(), False)
         if negotiation.agreed is None:
             return b""
         self._negotiation = None
@@ -326,12 +354,10 @@ class Stream:
 
     # --- ends ---
 
-    def _give_up(self, reason: str, code: int) -> None:
-        """End both directions while the engine reports; the next flush tells the peer."""
-        core = self.connection.core
-        core.reset_stream(self.stream_id, code)
+    def _give_up(self, reason: str) -> None:
+        """The negotiation failed, and the peer will be told by the next flush: end this side."""
         if not self._ended:
-            core.stop_stream(self.stream_id, code)
+            self.connection.core.stop_stream(self.stream_id, CODE_NEGOTIATION)
         self._send_problem = reason
         self._ended = True
         self.connection.forget(self)

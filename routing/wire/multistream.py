@@ -151,25 +151,30 @@ class Listener:
         self._reader = _LineReader()
         self._header_seen = False
         self._attempts = 0
+        self._to_send = b""
         self.agreed: str | None = None
 
     @property
     def trailing_data(self) -> bytes:
         return bytes(self._reader.buffer)
 
-    def receive_data(self, data: bytes) -> bytes:
-        """Take bytes from the peer until `agreed` is set; returns what to answer.
+    def receive_data(self, data: bytes) -> None:
+        """Take bytes from the peer until `agreed` is set; `data_to_send` has the answer.
 
         Raises:
-            NegotiationError: malformed line, wrong header, or too many attempts.
+            NegotiationError: malformed line, wrong header, or too many attempts. An optimistic dialer's
+                message after our `na` looks like that too, so what was answered before still goes out.
         """
         self._reader.buffer += data
-        answer = b""
         while self.agreed is None:
             line = self._reader.next_line()
             if line is None:
-                return answer
-            answer += self._answer(line)
+                return
+            self._to_send += self._answer(line)
+
+    def data_to_send(self) -> bytes:
+        """What to answer; each byte is given once."""
+        answer, self._to_send = self._to_send, b""
         return answer
 
     def _answer(self, line: str) -> bytes:

@@ -25,7 +25,7 @@ from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.errors import ConnectFailed, MessageTooLarge, StreamClosed, WrongPeer
 from routing.quic.limits import CONNECTION_WINDOW, Limits
 from routing.quic.stream import Stream
-from tests.integration.udp_proxy import UdpProxy
+from tests.integration.udp_proxy import UdpProxy, through
 
 ECHO = "/test/echo/1"
 MAX_BYTES = 8 << 20
@@ -416,7 +416,7 @@ def test_silent_death_is_noticed_in_seconds(backend: str) -> None:
     async def test() -> None:
         async with running(backend) as server, running(backend) as client, trio.open_nursery() as nursery:
             proxy = await nursery.start(UdpProxy(server.local_address).run)
-            connection = await client.connect(PeerAddress(*proxy.address, server.identity.peer_id))
+            connection = await client.connect(through(proxy, server))
             stream = connection.open_stream(ECHO)
             await stream.send_message(b"x")
             assert await stream.receive_message(1) == b"x"
@@ -440,7 +440,7 @@ def test_a_client_may_change_its_port_in_mid_stream(backend: str) -> None:
     async def test() -> None:
         async with running(backend) as server, running(backend) as client, trio.open_nursery() as nursery:
             proxy = await nursery.start(UdpProxy(server.local_address).run)
-            connection = await client.connect(PeerAddress(*proxy.address, server.identity.peer_id))
+            connection = await client.connect(through(proxy, server))
             stream = connection.open_stream(ECHO)
             for number in range(20):
                 message = os.urandom(100_000)
@@ -509,7 +509,8 @@ def test_nobody_answers(backend: str) -> None:
         silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         silent.bind(("127.0.0.1", 0))
         async with running(backend) as client:
-            address = PeerAddress(*silent.getsockname(), Identity.generate().peer_id)
+            host, port = silent.getsockname()
+            address = PeerAddress(host, port, Identity.generate().peer_id)
             with pytest.raises(ConnectFailed, match=r"no answer within 0\.3 s"):
                 await client.connect(address, timeout=0.3)
             assert not client.connections

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import trio
+
+from routing.multiaddr import PeerAddress
+from routing.quic.endpoint import Endpoint
 
 Address = tuple[str, int]
 
@@ -29,7 +33,7 @@ class UdpProxy:
         self.silent = False
         self.extra: Callable[[bytes], Iterable[bytes]] = lambda _: ()
 
-    async def run(self, *, task_status: trio.TaskStatus[UdpProxy] = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._from_client)
@@ -63,6 +67,12 @@ class UdpProxy:
                 if not self.silent and self._client is not None:
                     for each in (*self.extra(data), data):
                         _send(self._inner, each, self._client)
+
+
+def through(proxy: UdpProxy, server: Endpoint) -> PeerAddress:
+    """How to dial a server by way of a proxy."""
+    host, port = proxy.address
+    return PeerAddress(host, port, server.identity.peer_id)
 
 
 def _bound() -> socket.socket:

@@ -24,10 +24,15 @@ PING_LINE = b"\x11/ipfs/ping/1.0.0\n"
 NA_LINE = b"\x03na\n"
 
 
+def answer_to(listener: Listener, data: bytes) -> bytes:
+    listener.receive_data(data)
+    return listener.data_to_send()
+
+
 def test_golden_bytes() -> None:
     assert Dialer("/ipfs/ping/1.0.0").opening() == HEADER_LINE + PING_LINE
     listener = Listener({"/ipfs/ping/1.0.0"})
-    assert listener.receive_data(HEADER_LINE + PING_LINE + b"abc") == HEADER_LINE + PING_LINE
+    assert answer_to(listener, HEADER_LINE + PING_LINE + b"abc") == HEADER_LINE + PING_LINE
     assert listener.agreed == "/ipfs/ping/1.0.0"
     assert listener.trailing_data == b"abc"
 
@@ -49,7 +54,7 @@ def test_any_split_of_the_bytes_gives_the_same(cuts: list[int]) -> None:
     rest = b""
     for begin, end in itertools.pairwise(edges):
         if listener.agreed is None:
-            answer += listener.receive_data(to_listener[begin:end])
+            answer += answer_to(listener, to_listener[begin:end])
             rest = listener.trailing_data
         else:
             rest += to_listener[begin:end]
@@ -64,15 +69,15 @@ def test_any_split_of_the_bytes_gives_the_same(cuts: list[int]) -> None:
 
 def test_unknown_protocols_get_na_and_another_try() -> None:
     listener = Listener({"/b/1"})
-    assert listener.receive_data(HEADER_LINE + encode_line("/a/1")) == HEADER_LINE + NA_LINE
+    assert answer_to(listener, HEADER_LINE + encode_line("/a/1")) == HEADER_LINE + NA_LINE
     assert listener.agreed is None
-    assert listener.receive_data(encode_line("/b/1")) == encode_line("/b/1")
+    assert answer_to(listener, encode_line("/b/1")) == encode_line("/b/1")
     assert listener.agreed == "/b/1"
 
 
 def test_ls_lists_what_is_offered() -> None:
     listener = Listener({"/b/1", "/a/1"})
-    answer = listener.receive_data(HEADER_LINE + encode_line("ls"))
+    answer = answer_to(listener, HEADER_LINE + encode_line("ls"))
     inner = encode_line("/a/1") + encode_line("/b/1")
     assert answer == HEADER_LINE + bytes([len(inner) + 1]) + inner + b"\n"
     assert listener.agreed is None
@@ -82,6 +87,14 @@ def test_dialer_hears_na() -> None:
     dialer = Dialer("/a/1")
     with pytest.raises(ProtocolRefused, match="/a/1"):
         dialer.receive_data(HEADER_LINE + NA_LINE)
+
+
+def test_na_goes_out_although_an_optimistic_message_followed() -> None:
+    listener = Listener({"/b/1"})
+    with pytest.raises(NegotiationError):
+        listener.receive_data(Dialer("/a/1").opening() + b"\0\0\0\5hello")
+    assert listener.data_to_send() == HEADER_LINE + NA_LINE
+    assert listener.data_to_send() == b""
 
 
 @pytest.mark.parametrize(
@@ -110,9 +123,9 @@ def test_dialer_refuses_another_protocol_than_asked() -> None:
 
 def test_attempts_are_bounded() -> None:
     listener = Listener({"/a/1"})
-    listener.receive_data(HEADER_LINE)
+    assert answer_to(listener, HEADER_LINE) == HEADER_LINE
     for attempt in range(MAX_ATTEMPTS):
-        assert listener.receive_data(encode_line(f"/x/{attempt}")) == NA_LINE
+        assert answer_to(listener, encode_line(f"/x/{attempt}")) == NA_LINE
     with pytest.raises(NegotiationError, match="attempts"):
         listener.receive_data(encode_line("/a/1"))
 

@@ -1,0 +1,88 @@
+"""`panal verify` on a configured swarm: opens both sides, compares, judges."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import trio
+
+from node.config import NodeConfig
+from node.engine import library as llama
+from node.engine.expert_holes import ExpertPort
+from node.engine.kernels import Kernels
+from node.importing import Progress
+from node.live_backbone import BackboneSettings, live_backbone
+from node.model.gguf.map import MappedModel
+from node.model.store import Store
+from node.serve.opening import open_whole
+from node.verification import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
+from routing.identity import Identity
+from routing.wire.codecs import Codec
+from routing.wire.experts import Combine
+
+MIN_CONTEXT = 256  # tokens; llama.cpp pads smaller caches anyway
+
+
+async def check_swarm(
+    config: NodeConfig,
+    *,
+    combine: str | None,
+    wire: str | None,
+    batches: tuple[int, ...],
+    bounds: Bounds,
+    progress: Progress | None = None,
+) -> Verdict:
+    """Compare the config's peers with plain llama.cpp on the whole file, which must be here.
+
+    Args:
+        combine, wire: instead of the config's.
+
+    Cells that the config serves are asked of peers too: it is the swarm that is checked.
+    """
+    say = progress or (lambda what, done, total: None)
+    wanted = config.require_backbone()
+    mode, codec = Combine[(combine or wanted.combine).upper()], Codec[(wire or wanted.wire).upper()]
+    identity = Identity.load_or_create(config.identity_path)
+    library = llama.load(config.engine.library)
+    stored, model = await trio.to_thread.run_sync(
+        open_whole, library, Store(config.store), wanted.model, progress
+    )
+    rows = max(sum(sizes) for sizes in plan_batches(batches))
+    settings = BackboneSettings(
+        threads=config.engine.threads,
+        combine=mode,
+        wire=codec,
+        context=max(rows, MIN_CONTEXT),
+        ubatch=max(batches),
+        deadline=wanted.deadline,
+        backend=config.swarm.backend,
+    )
+    whole = tuple(part.path for part in model.parts)
+    with ExitStack() as opened:
+        mapped = opened.enter_context(MappedModel(model))
+        kernels = Kernels(library, threads=config.engine.threads)
+        opened.callback(kernels.close)
+        watch: list[ErrorPort] = []
+
+        def wrap(port: ExpertPort) -> ExpertPort:
+            watch.append(ErrorPort(port, kernels, held_whole(mapped, stored.manifest)))
+            return watch[0]
+
+        async with live_backbone(
+            library, stored, identity=identity, peers=config.swarm.peers, settings=settings, watch=wrap
+        ) as live:
+            await live.covered()
+            say("comparing the swarm with llama.cpp", 0, 0)
+            comparison, report = await live.in_thread(
+                lambda: verify(live, library, whole, watch[0], batches=batches, threads=settings.threads)
+            )
+    return judge(
+        comparison,
+        report,
+        stored.manifest,
+        servers=len(config.swarm.peers),
+        combine=mode,
+        wire=codec,
+        worst_layer=watch[0].worst_layer(),
+        bounds=bounds,
+    )
