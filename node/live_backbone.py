@@ -84,7 +84,10 @@ class LiveBackbone:
                 await trio.sleep(0.05)
             return
         missing = self.table.missing()
-        failures = [f"{address}: {reason}" for address, reason in self.links.failures().items()]
+        failures = [
+            reason if str(address) in reason else f"{address}: {reason}"
+            for address, reason in self.links.failures().items()
+        ]
         named = [
             f"layer {layer}: {name_experts(experts)}"
             for layer, experts in list(missing.items())[:NAMED_LAYERS]

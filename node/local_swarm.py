@@ -46,8 +46,12 @@ class LocalSwarm:
         fewest = min(call.n_experts for call in manifest.calls if call.index == 0)
         if servers > fewest:
             raise LocalError(f"{servers} servers for layers of {fewest} experts: each must hold at least one")
-        for number in range(servers):
-            self._launch(number, shares(model, manifest, number, servers))
+        self.start_with([shares(model, manifest, number, servers) for number in range(servers)])
+
+    def start_with(self, serves: Sequence[Sequence[ServeTable]]) -> None:
+        """Start one server for each list of `[[serve]]` tables and wait until all listen."""
+        for number, serve in enumerate(serves):
+            self._launch(number, serve)
         for number, process in enumerate(self._processes):
             self.addresses.append(self._ready(number, process))
 

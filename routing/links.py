@@ -104,7 +104,7 @@ class PeerLinks:
                 told = await ask_holdings(connection)
             except (PeerError, LocalError) as error:
                 if self._failures.get(address) != str(error):
-                    log.warning("%s: %s", address, error)
+                    log.warning("%s", error if str(address) in str(error) else f"{address}: {error}")
                 self._failures[address] = str(error)
                 self._tried_once(address)
                 await trio.sleep(pause)

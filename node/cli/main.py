@@ -10,6 +10,7 @@ Parsing imports nothing heavy: a command's module imports what it needs inside `
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             args = build_parser().parse_args(argv)
+            # What matters to the user is the command's own output; `run` opens a log of its own.
+            logging.getLogger("panal").addHandler(logging.NullHandler())
             code: int = args.run(args)
             return code
         finally:

@@ -9,7 +9,7 @@ import trio
 
 from routing.quic.core import Address, QuicCore
 from routing.quic.errors import StreamClosed
-from routing.quic.limits import MISSED_PINGS, SEND_BACKLOG_LOW, Limits
+from routing.quic.limits import ANSWER_PATIENCE, MISSED_PINGS, SEND_BACKLOG_LOW, Limits
 from routing.quic.stream import CODE_REFUSED, Stream
 from routing.wire.multistream import Dialer, Listener
 
@@ -76,6 +76,8 @@ class Connection:
         self._backlogged: set[Stream] = set()
         self._unread = 0
         self._held = False
+        self._answer_expected = False
+        self.flush_owed = False
         self._missed_pings = 0
         self._received_at_ping = 0
         self._peer_bit = _SERVER_BIT if dialed else 0
@@ -153,6 +155,7 @@ class Connection:
     def flush(self) -> None:
         """Send what the engine wants sent, and note when it wants to be woken."""
         plane, core = self._plane, self.core
+        self.flush_owed = False
         datagrams = core.datagrams_to_send(plane.now())
         if datagrams:
             for data, _ in datagrams:
@@ -186,9 +189,20 @@ class Connection:
 
     def after_batch(self) -> None:
         """A batch of datagrams has been taken in: bound what is unread, and answer."""
-        if self._unread > self._plane.limits.unread_bytes and not self._held:
-            self._set_held(self._unread_unwanted() > self._plane.limits.unread_bytes)
-        self.flush()
+        plane = self._plane
+        if self._unread > plane.limits.unread_bytes and not self._held:
+            self._set_held(self._unread_unwanted() > plane.limits.unread_bytes)
+        if not self._answer_expected:
+            self.flush()
+            return
+        # A task was woken with a message. Its answer, or its waiting for the next one, flushes.
+        self._answer_expected = False
+        self.flush_owed = True
+        latest = plane.now() + ANSWER_PATIENCE
+        if self.timer is None or latest < self.timer:
+            self.timer = latest
+            if latest < plane.next_timer:
+                plane.arm_timer(latest)
 
     def keep_warm(self) -> None:
         """Once each PING_SECONDS: send a PING, and give up on a peer that has gone silent."""
@@ -217,9 +231,15 @@ class Connection:
             self._reconsider_hold()
 
     def reader_waits(self) -> None:
-        """A task is about to wait for bytes that a hold may be keeping back."""
+        """A task is about to wait for bytes: nothing may be kept back that they depend on."""
         if self._held:
             self._reconsider_hold()
+        if self.flush_owed:
+            self.flush()
+
+    def reader_woken(self) -> None:
+        """A task has been woken with what it waited for, and will probably answer."""
+        self._answer_expected = True
 
     def forget(self, stream: Stream) -> None:
         """A stream is over in both directions."""
@@ -329,6 +349,7 @@ class Connection:
             self._set_held(False)
             # what the engine had kept has just been reported, perhaps too much of it again
             self.after_batch()
+            self.flush()  # and the peer needs the credit
 
     def _release_writers(self) -> None:
         for stream in list(self._backlogged):

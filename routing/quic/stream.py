@@ -293,6 +293,7 @@ class Stream:
             self._ended = True
         if self._reader is not None and (end or self._have >= self._wanted):
             self._wake_reader()
+            self.connection.reader_woken()
         if end:
             self._forget_if_over()
         return len(data)
