@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from node.engine import library as llama
+from node.engine.library import Library
+from node.model.store import Store
+from tests.model_parts import ModelParts
 from tests.zoo import make_zoo
 
 # The same examples on every run, and no verdict from the clock of a busy machine.
@@ -45,3 +49,31 @@ def zoo_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return path
 
     return get
+
+
+@pytest.fixture(scope="session")
+def library() -> Library:
+    """The pinned llama.cpp; one a process."""
+    return llama.load()
+
+
+@pytest.fixture(scope="session")
+def parts(
+    library: Library, tmp_path_factory: pytest.TempPathFactory, zoo_file: Callable[..., Path]
+) -> Iterator[Callable[..., ModelParts]]:
+    """parts(name, experts="f32") -> a zoo model, "demo", or a path, imported, with all its experts at hand."""
+    store = Store(tmp_path_factory.mktemp("store"))
+    made: dict[tuple[str, str], ModelParts] = {}
+
+    def get(name: str | Path = "demo", experts: str = "f32") -> ModelParts:
+        key = (str(name), experts)
+        if key not in made:
+            path = (
+                DEMO_MODEL if name == "demo" else name if isinstance(name, Path) else zoo_file(name, experts)
+            )
+            made[key] = ModelParts(library, store, path)
+        return made[key]
+
+    yield get
+    for each in made.values():
+        each.close()

@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(error)
     except BaseExceptionGroup as group:  # a trio nursery wraps whatever its tasks raise
         leaves = list(_leaves(group))
+        if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):
+            return _leave_broken_pipe()
         if not all(isinstance(leaf, PanalError | KeyboardInterrupt) for leaf in leaves):
             raise
         return _report(leaves[0])

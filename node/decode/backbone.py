@@ -13,7 +13,6 @@ from node.engine.hook import GraphHook
 from node.engine.library import EngineError, Library
 from node.engine.llama_model import LlamaModel
 from node.model.store import StoredModel
-from routing.errors import PanalError
 
 
 class SequenceLost(EngineError):
@@ -77,20 +76,21 @@ class Backbone:
                 self.hook.finish()  # what the hook met is the cause of what llama.cpp says
                 raise
             self.hook.finish()
-        except PanalError as error:
+        except BaseException as error:  # a bug in a port must leave no half pass behind either
             self._roll_back(rows, error)
             raise
 
-    def _roll_back(self, rows: Sequence[Row], error: PanalError) -> None:
+    def _roll_back(self, rows: Sequence[Row], error: BaseException) -> None:
         starts: dict[int, int] = {}
         for row in rows:
             starts[row.sequence] = min(row.position, starts.get(row.sequence, row.position))
-        for sequence, start in starts.items():
-            if not self.context.remove(sequence, start):
+        kept = [self.context.remove(sequence, start) for sequence, start in starts.items()]
+        if not all(kept):
+            for sequence in starts:
                 self.context.remove(sequence, 0)
-                raise SequenceLost(
-                    f"{error} (this kind of model cannot go back: the sequence starts anew)"
-                ) from error
+            raise SequenceLost(
+                f"{error} (this kind of model cannot go back: the sequence starts anew)"
+            ) from error
 
     def close(self) -> None:
         self.context.close()

@@ -39,7 +39,9 @@ class Context:
 
     Args:
         n_ctx: tokens the cache holds, over all sequences.
-        n_ubatch: rows one graph computes; a pass of more rows runs as several graphs.
+        n_ubatch: rows one graph computes.
+        n_batch: rows of a pass, run as several graphs where that is more than n_ubatch; None for n_ubatch.
+            Encoders compute a pass in one graph.
         threads: of llama.cpp's own compute.
         callback: `cb_eval`; must outlive the context.
 
@@ -53,6 +55,7 @@ class Context:
         *,
         n_ctx: int = 512,
         n_ubatch: int = DEFAULT_UBATCH,
+        n_batch: int | None = None,
         n_sequences: int = 1,
         threads: int = 1,
         callback: Any = None,
@@ -62,7 +65,8 @@ class Context:
         self.model = model
         parameters = library.llama_context_default_params()
         parameters.n_ctx = n_ctx
-        parameters.n_batch = parameters.n_ubatch = n_ubatch
+        parameters.n_batch = n_batch or n_ubatch
+        parameters.n_ubatch = n_ubatch
         parameters.n_seq_max = n_sequences
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.kv_unified = True  # sequences share one cache, so a shared prefix is stored once
@@ -84,6 +88,8 @@ class Context:
             library.llama_set_embeddings(self.handle, True)
         self.n_ctx: int = library.llama_n_ctx(self.handle)
         self.n_ubatch = n_ubatch
+        # llama.cpp aborts the process on a pass of more.
+        self._max_rows = n_ubatch if self.is_encoder else min(n_batch or n_ubatch, self.n_ctx)
         self.width: int = model.n_embd if self.is_encoder else model.n_vocab
 
     def run(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
@@ -95,12 +101,17 @@ class Context:
         """One pass, whose outputs stay inside until `outputs` or a sampler asks for them.
 
         Raises:
-            EngineError: llama.cpp refuses the batch (cache full, token out of range).
+            EngineError: llama.cpp refuses the batch (cache full, token out of range, too many rows).
         """
         library = self.library
+        if len(rows) > self._max_rows:
+            raise EngineError(
+                f"a pass of {len(rows)} tokens, at most {self._max_rows} are possible; raise backbone.ubatch"
+            )
         for row in rows:
             if not 0 <= row.token < self.model.n_vocab:
                 raise EngineError(f"token {row.token} is outside the vocabulary of {self.model.n_vocab}")
+        library.forget_errors()
         batch = library.llama_batch_init(len(rows), 0, 1)
         try:
             batch.n_tokens = len(rows)

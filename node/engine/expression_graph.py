@@ -85,7 +85,10 @@ class ExpressionGraph:
             case R.Square(of=of):
                 result = library.ggml_sqr(context, self.build(of))
             case R.Affine(factor=factor, of=of, offset=offset):
-                result = library.ggml_scale_bias(context, self.build(of), factor, offset)
+                source = self.build(of)
+                if isinstance(of, R.Half):  # ggml_scale takes whole rows only, and aborts on others
+                    source = library.ggml_cont(context, source)
+                result = library.ggml_scale_bias(context, source, factor, offset)
             case R.Clamp(low=low, high=high, of=of):
                 # ggml_clamp works in place; the source may be wanted elsewhere, so it gets a copy.
                 result = library.ggml_clamp(context, library.ggml_cont(context, self.build(of)), low, high)

@@ -52,11 +52,11 @@ class Library:
             function.restype = result
             function.argtypes = arguments
             setattr(self, name, function)
-        self._log = LogCallback(self._on_log)
-        self.llama_log_set(self._log, None)
         problem = abi.mismatch(self)
         if problem:
             raise EngineError(f"{path}: {problem}; panal needs the llama.cpp of {PINNED}")
+        self._log = LogCallback(self._on_log)
+        self.llama_log_set(self._log, None)
         self.ggml_cpu_init()
         self.llama_backend_init()
 
@@ -90,7 +90,7 @@ class Library:
     def _on_log(self, level: int, text: bytes | None, _data: object) -> None:
         if not text:
             return
-        line = text.decode(errors="replace").strip()
+        line = " ".join(text.decode(errors="replace").split())
         if level == LEVEL_CONT and self._recent:
             self._recent[-1] = (self._recent[-1] + line)[:400]
         elif level in (LEVEL_WARN, LEVEL_ERROR):

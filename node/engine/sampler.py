@@ -17,7 +17,8 @@ class SamplingSettings(msgspec.Struct, frozen=True):
     """How to choose. Temperature 0 is greedy: the likeliest token, whatever else is set.
 
     Attributes:
-        seed: of the draw; the same seed, settings and logits give the same tokens.
+        seed: of the draw; the same seed, settings and logits give the same tokens. The largest, 4294967295,
+            is llama.cpp's "draw one".
         top_k: 0 for all; top_p: 1 for all; min_p: 0 for all.
     """
 

@@ -30,8 +30,10 @@ class Tokenizer:
 
         Args:
             special: let the text contain control tokens (chat templates do; users' words must not).
+
+        What is no character (a lone surrogate, from bytes that are no UTF-8) becomes a question mark.
         """
-        raw = text.encode()
+        raw = text.encode(errors="replace")
         room = len(raw) + 8
         tokens = (C.c_int32 * room)()
         count = self._library.llama_tokenize(self._vocab, raw, len(raw), tokens, room, True, special)

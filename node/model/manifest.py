@@ -7,7 +7,6 @@ with the same tensors are the same model, and two nodes that show the same id ca
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -28,7 +27,10 @@ MODEL_ID = re.compile(r"[0-9a-f]{64}")
 # Types ggml can multiply with: a manifest of a stranger may name no other, for ggml aborts on them.
 NO_MATRIX = frozenset({"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"})
 
-_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+# Names go into errors and announcements: one word each.
+_Word = Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,64}\Z")]
+_Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,16}\.[a-z]{1,16}\Z")]
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 _Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
@@ -46,7 +48,7 @@ class ExpertTensor(msgspec.Struct, frozen=True):
         shape: of one expert, ggml order; () for a scale.
     """
 
-    role: str
+    role: _Role
     type: int
     shape: tuple[_Size, ...]
 
@@ -71,7 +73,7 @@ class ExpertCall(msgspec.Struct, frozen=True):
     """
 
     layer: Annotated[int, msgspec.Meta(ge=0, le=65535)]
-    group: str
+    group: _Word
     n_experts: _Count
     n_in: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
     n_out: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
@@ -115,7 +117,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """
 
     version: Literal[1]
-    architecture: str
+    architecture: _Word
     kinds: tuple[Literal["experts"], ...]
     calls: tuple[ExpertCall, ...]
     trunk: tuple[TrunkTensor, ...]
@@ -198,7 +200,7 @@ def _check_call(call: ExpertCall) -> None:
         raise ManifestError(f"{call.label}: has tensors {', '.join(roles)}, but its recipe reads others")
     try:
         digests = base64.b64decode(call.digests, validate=True)
-    except binascii.Error:
+    except ValueError:  # binascii.Error, or characters beyond ASCII
         digests = b""
     if len(digests) != call.n_experts * DIGEST_BYTES:
         raise ManifestError(f"{call.label}: not one digest for each of its {call.n_experts} experts")
@@ -226,33 +228,40 @@ def output_width(recipe: R.Recipe, n_in: int, shapes: dict[str, tuple[int, ...]]
         ManifestError: an operation gets a row it cannot take.
     """
 
-    def width(expression: R.Expression) -> int:
+    def width(expression: R.Expression) -> tuple[int, bool]:
+        """Width of the expression's row, and whether there is one for each used expert."""
         inner = [width(child) for child in R.children(expression)]
+        columns, per_expert = inner[0] if inner else (n_in, False)
         match expression:
-            case R.Input():
-                return n_in
             case R.Matmul(tensor=role):
-                columns, rows = shapes[role] if len(shapes[role]) == 2 else (0, 0)
-                if columns != inner[0]:
-                    raise ManifestError(f"{role} takes rows of {columns}, not of {inner[0]}")
-                return rows
+                takes, gives = shapes[role] if len(shapes[role]) == 2 else (0, 0)
+                if takes != columns:
+                    raise ManifestError(f"{role} takes rows of {takes}, not of {columns}")
+                return gives, True
+            case R.Bias() | R.Scale() | R.Weigh() if not per_expert:
+                raise ManifestError("the input itself gets a bias, a scale or a weight")
             case R.Bias(tensor=role):
-                if shapes[role] != (inner[0],):
-                    raise ManifestError(f"{role} does not fit rows of {inner[0]}")
+                if shapes[role] != (columns,):
+                    raise ManifestError(f"{role} does not fit rows of {columns}")
             case R.Scale(tensor=role):
                 if shapes[role] != ():
                     raise ManifestError(f"{role} is not one number an expert")
             case R.Half():
-                if inner[0] % 2:
-                    raise ManifestError(f"half of a row of {inner[0]}")
-                return inner[0] // 2
+                if columns % 2:
+                    raise ManifestError(f"half of a row of {columns}")
+                return columns // 2, per_expert
             case R.Glu(up=None):
-                if inner[0] % 2:
-                    raise ManifestError(f"a gated activation of a row of {inner[0]}")
-                return inner[0] // 2
+                if columns % 2:
+                    raise ManifestError(f"a gated activation of a row of {columns}")
+                return columns // 2, per_expert
             case R.Glu() | R.Product() | R.Total():
-                if inner[0] != inner[1]:
-                    raise ManifestError(f"rows of {inner[0]} and {inner[1]} are joined")
-        return inner[0]
+                if columns != inner[1][0]:
+                    raise ManifestError(f"rows of {columns} and {inner[1][0]} are joined")
+                if per_expert != inner[1][1]:
+                    raise ManifestError("the input itself is joined with an expert's row")
+        return columns, per_expert
 
-    return width(recipe.output)
+    columns, per_expert = width(recipe.output)
+    if not per_expert:
+        raise ManifestError("its experts give a row that no expert matrix has made")
+    return columns

@@ -8,7 +8,7 @@ two builds of llama.cpp that compute the same give the same model id.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -18,6 +18,12 @@ MAX_DEPTH = 24  # the deepest known recipe (kimi-k3) has 10 levels; a bound for 
 ROLES = frozenset(
     f"{part}.{kind}" for part in ("gate", "up", "down", "gate_up") for kind in ("weight", "bias", "scale")
 )
+
+MAX_PARAMETERS = 4  # of a UNARY; `recognise` reads no more, and more would overwrite ggml's own fields
+
+_Kind = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]{1,32}\Z")]
+_Role = Annotated[str, msgspec.Meta(pattern=r"^[a-z_]{1,16}\.[a-z]{1,16}\Z")]
+_Epsilon = Annotated[float, msgspec.Meta(ge=0)]  # ggml aborts on a negative one
 
 
 class RecipeError(LocalError):
@@ -31,21 +37,21 @@ class Input(msgspec.Struct, frozen=True, tag="input", tag_field="op"):
 class Matmul(msgspec.Struct, frozen=True, tag="matmul", tag_field="op"):
     """The expert's matrix `tensor` times a row (MUL_MAT_ID)."""
 
-    tensor: str
+    tensor: _Role
     of: Expression
 
 
 class Bias(msgspec.Struct, frozen=True, tag="bias", tag_field="op"):
     """Plus the expert's vector `tensor` (ADD_ID)."""
 
-    tensor: str
+    tensor: _Role
     of: Expression
 
 
 class Scale(msgspec.Struct, frozen=True, tag="scale", tag_field="op"):
     """Times the expert's number `tensor`."""
 
-    tensor: str
+    tensor: _Role
     of: Expression
 
 
@@ -68,7 +74,7 @@ class Glu(msgspec.Struct, frozen=True, tag="glu", tag_field="op"):
     `alpha` and `limit` are the operation's parameters 2 and 3 as float32; 0 where it has none.
     """
 
-    kind: str
+    kind: _Kind
     gate: Expression
     up: Expression | None = None
     swapped: bool = False
@@ -79,9 +85,9 @@ class Glu(msgspec.Struct, frozen=True, tag="glu", tag_field="op"):
 class Unary(msgspec.Struct, frozen=True, tag="unary", tag_field="op"):
     """An element-wise function by ggml's name, with its parameters, if any, as float32."""
 
-    kind: str
+    kind: _Kind
     of: Expression
-    parameters: tuple[float, ...] = ()
+    parameters: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_PARAMETERS)] = ()
 
 
 class Square(msgspec.Struct, frozen=True, tag="square", tag_field="op"):
@@ -106,7 +112,7 @@ class Norm(msgspec.Struct, frozen=True, tag="norm", tag_field="op"):
     """A row normalised: RMS_NORM, NORM or L2_NORM."""
 
     kind: Literal["RMS_NORM", "NORM", "L2_NORM"]
-    epsilon: float
+    epsilon: _Epsilon
     of: Expression
 
 

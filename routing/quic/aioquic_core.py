@@ -33,6 +33,7 @@ from routing.quic.core import (
     Address,
     CoreListener,
     CoreSettings,
+    Datagram,
 )
 
 # 256 KB in flight whatever is lost: 26 Mbit/s at 80 ms, which home uplinks carry, and one round trip
@@ -193,7 +194,7 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
             receive(data[start : start + segment_bytes], addr, now)
         self._report()
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
         return super().datagrams_to_send(now) if self._network_paths else []
 
     def next_timer(self) -> float | None:

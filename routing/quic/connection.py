@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from routing.quic.core import Address, QuicCore
+from routing.quic.core import Address, Datagram, QuicCore
 from routing.quic.errors import StreamClosed
 from routing.quic.limits import ANSWER_PATIENCE, MISSED_PINGS, SEND_BACKLOG_LOW, Limits
 from routing.quic.stream import CODE_REFUSED, Stream
@@ -36,7 +36,7 @@ class Plane(Protocol):
     next_timer: float
 
     def now(self) -> float: ...
-    def transmit(self, datagrams: Sequence[tuple[bytes, Address]]) -> None: ...
+    def transmit(self, datagrams: Sequence[Datagram]) -> int: ...
     def arm_timer(self, when: float) -> None: ...
     def protocols(self) -> Collection[str]: ...
     def start_handler(self, stream: Stream) -> None: ...
@@ -158,9 +158,7 @@ class Connection:
         self.flush_owed = False
         datagrams = core.datagrams_to_send(plane.now())
         if datagrams:
-            for data, _ in datagrams:
-                self.bytes_sent += len(data)
-            plane.transmit(datagrams)
+            self.bytes_sent += plane.transmit(datagrams)
         self.timer = timer = core.next_timer()
         if timer is not None and timer < plane.next_timer:
             plane.arm_timer(timer)

@@ -10,13 +10,15 @@ Times are seconds on one monotonic clock of the caller's choice; addresses are (
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from routing.errors import LocalError
 from routing.identity import PeerId
 from routing.quic.certificate import NodeCertificate
 
 Address = tuple[str, int]
+Datagram = tuple[Any, ...]
+"""Payload (bytes), address, and whatever else the engine adds: its own tuple, not copied on the hot path."""
 Backend = Literal["qh3", "aioquic"]
 BACKENDS: tuple[Backend, ...] = ("qh3", "aioquic")
 
@@ -115,7 +117,7 @@ class QuicCore(Protocol):
     def receive_segments(self, data: bytes, segment_bytes: int, addr: Address, now: float) -> None:
         """Take several datagrams of this connection laid end to end, all but the last of equal size."""
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
         """What must go out now."""
 
     def next_timer(self) -> float | None:

@@ -27,6 +27,7 @@ from routing.quic.core import (
     Address,
     CoreListener,
     CoreSettings,
+    Datagram,
 )
 
 _EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
@@ -192,15 +193,15 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         except BaseException as error:  # noqa: BLE001  (re-raised)
             _raise_as_ordinary(error)
 
-    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Address]]:
+    def datagrams_to_send(self, now: float) -> list[Datagram]:
         core = self._core
         if core is None:
             return []
-        datagrams: list[tuple[bytes, Address]] = []
+        datagrams: list[Datagram] = []
         poll = core.poll_transmit
         try:
             while (transmit := poll(now)) is not None:
-                datagrams.append((transmit[0], transmit[1]))
+                datagrams.append(transmit)
         except RuntimeError:
             # "packet builder capacity exhausted" (2.1.0). Seen when a server's flight meets the limit
             # against amplification: of a first datagram padded outside its packet, as aioquic's are,

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 import trio
 
 from routing.errors import LocalError
-from routing.quic.core import Address
+from routing.quic.core import Address, Datagram
 
-Datagram = tuple[bytes, Address]
 Received = tuple[bytes, int, Address]
 """Payload, segment size (0: one datagram), sender."""
 
@@ -142,19 +141,23 @@ class UdpSocket:
                 raise
         return received
 
-    def send(self, datagrams: Sequence[Datagram]) -> None:
-        """Send, or queue until the socket can take more. Never waits, never fails for one peer's sake."""
+    def send(self, datagrams: Sequence[Datagram]) -> int:
+        """Send, or queue until the socket can take more; returns the bytes of all of them.
+
+        Never waits, never fails for one peer's sake.
+        """
+        sizes = [len(datagram[0]) for datagram in datagrams]
         if self._waiting:
             self._queue(datagrams)
-            return
+            return sum(sizes)
         index, total = 0, len(datagrams)
         while index < total:
-            run = self._run_length(datagrams, index) if self._gso else 1
+            run = _run_length(datagrams, sizes, index) if self._gso else 1
             try:
                 self._send_run(datagrams, index, run)
             except BlockingIOError:
                 self._queue(datagrams[index:])
-                return
+                break
             except OSError as error:
                 if run > 1 and error.errno in (errno.EIO, errno.EINVAL, errno.EMSGSIZE):
                     # no checksum offload, or a path narrower than the segments: without GSO from here
@@ -167,6 +170,7 @@ class UdpSocket:
                     raise
                 self.lost += run
             index += run
+        return sum(sizes)
 
     async def send_waiting(self) -> None:
         """Task: sends what was queued, as soon as the socket takes it."""
@@ -184,32 +188,13 @@ class UdpSocket:
         self.lost += max(0, len(datagrams) - room)
         self._has_waiting.set()
 
-    @staticmethod
-    def _run_length(datagrams: Sequence[Datagram], start: int) -> int:
-        """How many datagrams from `start` on one GSO call takes.
-
-        They have one address and one size; the last may be smaller.
-        """
-        data, address = datagrams[start]
-        size = len(data)
-        end = min(len(datagrams), start + min(_GSO_SEGMENTS, _GSO_BYTES // size))
-        index = start + 1
-        while index < end and datagrams[index][1] == address:
-            length = len(datagrams[index][0])
-            if length > size:
-                break
-            index += 1
-            if length < size:
-                break
-        return index - start
-
     def _send_run(self, datagrams: Sequence[Datagram], start: int, run: int) -> None:
-        data, address = datagrams[start]
+        data, address = datagrams[start][:2]
         if run == 1:
             self.socket.sendto(data, address)
             return
         segment = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", len(data)))]
-        self.socket.sendmsg([datagrams[index][0] for index in range(start, start + run)], segment, 0, address)
+        self.socket.sendmsg([each[0] for each in datagrams[start : start + run]], segment, 0, address)
 
     def _try_option(self, option: int, value: int) -> bool:
         try:
@@ -238,6 +223,21 @@ class UdpSocket:
         if self._ipv6:
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, mode)
+
+
+def _run_length(datagrams: Sequence[Datagram], sizes: Sequence[int], start: int) -> int:
+    """How many datagrams from `start` on one GSO call takes.
+
+    They have one address and one size; the last may be smaller.
+    """
+    size, address = sizes[start], datagrams[start][1]
+    end = min(len(sizes), start + min(_GSO_SEGMENTS, _GSO_BYTES // size))
+    index = start + 1
+    while index < end and sizes[index] == size and datagrams[index][1] == address:
+        index += 1
+    if index < end and sizes[index] < size and datagrams[index][1] == address:
+        index += 1
+    return index - start
 
 
 def _bind_problem(host: str, port: int, error: Exception) -> str:

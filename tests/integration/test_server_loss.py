@@ -45,7 +45,9 @@ def generate(live: LiveBackbone, session: Session, sampler: Sampler, count: int)
         session.append([session.next_token(sampler)])
 
 
-def test_a_lost_server_is_named_and_taken_back(tmp_path: Path, stored: StoredModel, swarm: LocalSwarm) -> None:
+def test_a_lost_server_is_named_and_taken_back(
+    tmp_path: Path, stored: StoredModel, swarm: LocalSwarm
+) -> None:
     async def main() -> tuple[list[int], list[int], ExpertsUnavailable]:
         async with live_backbone(
             llama.load(),

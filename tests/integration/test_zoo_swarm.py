@@ -46,9 +46,7 @@ class ZooSwarm:
 
 
 @pytest.fixture(scope="module")
-def zoo_swarm(
-    tmp_path_factory: pytest.TempPathFactory, zoo_file: Callable[..., Path]
-) -> Iterator[ZooSwarm]:
+def zoo_swarm(tmp_path_factory: pytest.TempPathFactory, zoo_file: Callable[..., Path]) -> Iterator[ZooSwarm]:
     folder = tmp_path_factory.mktemp("zoo-swarm")
     store = folder / "store"
     files = {name: zoo_file(name) for name in zoo()}

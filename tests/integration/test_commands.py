@@ -1,0 +1,215 @@
+"""The commands as people use them, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.make_zoo import make
+
+pytestmark = pytest.mark.slow
+
+LOOPBACK = "/ip4/127.0.0.1/udp/0/quic-v1"
+END_SECONDS = 3.0  # the bound on Ctrl-C for every command
+
+
+def panal(*arguments: object, stdin: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin or "")
+    assert done.returncode == code, done
+    return done
+
+
+@contextmanager
+def serving(config: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A `panal run` process and the address it announces."""
+    command = [sys.executable, "-m", "node.cli.main", "run", "-c", str(config), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())["address"]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def memory(pid: int, field: str) -> int:
+    """A field of /proc/PID/status in bytes."""
+    text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    match = re.search(rf"^{field}:\s+(\d+) kB$", text, re.MULTILINE)
+    assert match is not None
+    return int(match[1]) * 1024
+
+
+def test_demo_prints_text_and_a_table() -> None:
+    done = panal("demo", "-n", "24")
+    assert done.stderr == ""
+    for row in ("layers", "trips", "tokens/s", "bytes per token and layer"):
+        assert re.search(rf"^{re.escape(row)} +[0-9]", done.stdout, re.MULTILINE), row
+    assert done.stdout.count("experts ") == 3  # one line a server
+    report = json.loads(panal("demo", "-n", "24", "--json").stdout)
+    assert report["text"].strip() and report["text"].strip() in done.stdout
+    # 24 tokens: the prompt's pass gives the first, 23 more passes the rest; every layer of each is one trip.
+    assert (report["panal"]["passes"], report["panal"]["trips"]) == (24, 24 * 4)
+    assert len(report["tokens"]) == 24
+
+
+def test_slice_files_serve_without_the_model(tmp_path: Path, demo_model: Path) -> None:
+    """Three devices that never had the file: two halves of layers 0-1, one all of 2-3."""
+    cuts = {"a": ("0-1", "0-5"), "b": ("0-1", "6-11"), "c": ("2-3", "0-11")}
+    peers: list[str] = []
+    with contextmanager(_servers)(tmp_path, demo_model, cuts) as started:
+        peers = [address for _, address in started]
+        panal("init", "--dir", tmp_path / "q", "--model", demo_model, *(f"--peer={peer}" for peer in peers))
+        config = tmp_path / "q" / "node.toml"
+        one = json.loads(panal("generate", "-c", config, "-p", "import os\n", "-n", "20", "--json").stdout)
+        two = json.loads(
+            panal("generate", "-c", config, "-p", "-", "-n", "20", "--json", stdin="import os\n").stdout
+        )
+        assert one["tokens"] == two["tokens"]
+        verdict = json.loads(panal("verify", "-c", config, "--batch", "1,5", "--json").stdout)
+        assert verdict["byte_identical"] and verdict["servers"] == 3
+        # Sum from servers that hold whole layers alone adds in the same order as one machine.
+        text = panal("generate", "-c", config, "-p", "import os\n", "-n", "20", "--stats")
+        assert text.stdout.rstrip("\n") == one["text"].rstrip("\n")
+        assert "tokens/s" in text.stderr
+        seeded = [
+            json.loads(
+                panal(
+                    "generate", "-c", config, "-p", "x", "-n", "16", "--temp", "1", "--seed", seed, "--json"
+                ).stdout
+            )["tokens"]
+            for seed in ("7", "7", "8")
+        ]
+        assert seeded[0] == seeded[1] != seeded[2]
+
+
+def _servers(
+    tmp_path: Path, model: Path, cuts: dict[str, tuple[str, str]]
+) -> Iterator[list[tuple[subprocess.Popen[str], str]]]:
+    from contextlib import ExitStack
+
+    with ExitStack() as running:
+        started = []
+        for name, (layers, experts) in cuts.items():
+            piece = tmp_path / f"{name}.gguf"
+            panal(
+                "slice", "cut", model, "--layers", layers, "--experts", experts, "-o", piece,
+                "--store", tmp_path / "cutter",
+            )  # fmt: skip
+            panal("init", "--dir", tmp_path / name, "--listen", LOOPBACK, "--serve", piece)
+            started.append(running.enter_context(serving(tmp_path / name / "node.toml")))
+            assert not (tmp_path / name / "store" / "models").exists()  # nothing of the model but the slice
+        yield started
+
+
+def test_experts_at_home_and_elsewhere_give_the_same(tmp_path: Path, demo_model: Path) -> None:
+    panal("init", "--dir", tmp_path / "s", "--listen", LOOPBACK, "--serve", f"{demo_model}::4-11")
+    ask = ("-p", "def f(x):\n", "-n", "24", "--json")
+    with serving(tmp_path / "s" / "node.toml") as (_, address):
+        panal(
+            "init", "--dir", tmp_path / "q", "--model", demo_model, "--peer", address,
+            "--serve", f"{demo_model}::0-5",
+        )  # fmt: skip
+        mixed = json.loads(panal("generate", "-c", tmp_path / "q" / "node.toml", *ask).stdout)
+    panal("init", "--dir", tmp_path / "h", "--model", demo_model, "--serve", demo_model)
+    home = json.loads(panal("generate", "-c", tmp_path / "h" / "node.toml", *ask).stdout)
+    assert mixed["tokens"] == home["tokens"]
+    assert home["panal"]["trips"] == 0 and home["panal"]["bytes_out"] == 0
+    assert 0 < mixed["panal"]["trips"] < 24 * 4  # some calls found all they needed at home
+    assert mixed["panal"]["computed_home"] > 0
+
+
+def test_a_server_maps_and_does_not_copy(tmp_path: Path) -> None:
+    """RssAnon of a server is the same for a model many times larger."""
+    anonymous = {}
+    for experts in ("f32", "f16"):
+        model = tmp_path / f"{experts}.gguf"
+        make("qwen3moe", model, experts)
+    small = tmp_path / "f16.gguf"
+    big = _inflated(tmp_path)
+    for name, model in (("small", small), ("big", big)):
+        panal("init", "--dir", tmp_path / name, "--listen", LOOPBACK, "--serve", model)
+        with serving(tmp_path / name / "node.toml") as (process, _):
+            anonymous[name] = memory(process.pid, "RssAnon")
+    assert big.stat().st_size > small.stat().st_size + (200 << 20)
+    assert anonymous["big"] - anonymous["small"] < 8 << 20
+
+
+def _inflated(tmp_path: Path) -> Path:
+    """The zoo's qwen3moe with 1,024 experts of 768 a layer: 1.1 GB, of holes, so that it costs no disk."""
+    from node.model.gguf.map import MappedModel
+    from node.model.gguf.split import open_model
+    from node.model.gguf.values import GGUFValue
+    from node.model.gguf.writer import TensorToWrite, write_gguf
+
+    model = open_model(tmp_path / "f32.gguf")
+    metadata = dict(model.metadata)
+    metadata["qwen3moe.expert_count"] = GGUFValue.uint32(256)
+    metadata["qwen3moe.expert_feed_forward_length"] = GGUFValue.uint32(768)
+    tensors = []
+    with MappedModel(model) as mapped:
+        for tensor in model.tensors.values():
+            shape, data = tensor.shape, bytes(mapped.tensor_view(tensor.name))
+            if "_exps" in tensor.name:
+                wide = tuple(768 if side == 96 else side for side in shape[:2])
+                tensors.append(TensorToWrite(tensor.name, (*wide, 256), tensor.type, None))
+            elif "ffn_gate_inp" in tensor.name:
+                tensors.append(TensorToWrite(tensor.name, (shape[0], 256), tensor.type, data * 32))
+            else:
+                tensors.append(TensorToWrite(tensor.name, shape, tensor.type, data))
+        path = tmp_path / "big.gguf"
+        write_gguf(path, metadata, tensors)
+    return path
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_run_ends_on_a_signal(tmp_path: Path, demo_model: Path, how: signal.Signals) -> None:
+    panal("init", "--dir", tmp_path / "s", "--listen", LOOPBACK, "--serve", demo_model)
+    with serving(tmp_path / "s" / "node.toml") as (process, _):
+        begun = time.monotonic()
+        process.send_signal(how)
+        assert process.wait(END_SECONDS) == 0
+        assert time.monotonic() - begun < END_SECONDS
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_generate_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
+    panal("init", "--dir", tmp_path / "s", "--listen", LOOPBACK, "--serve", demo_model)
+    with serving(tmp_path / "s" / "node.toml") as (_, address):
+        panal("init", "--dir", tmp_path / "q", "--model", demo_model, "--peer", address)
+        command = [sys.executable, "-m", "node.cli.main", "generate", "-c", str(tmp_path / "q" / "node.toml")]
+        process = subprocess.Popen(
+            [*command, "-p", "class A:\n", "-n", "4000", "--temp", "1.5"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.read(8)  # text is coming
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(END_SECONDS) == 130
+        assert time.monotonic() - begun < END_SECONDS
+        assert process.stderr.read() == ""
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path, demo_model: Path) -> None:
+    panal("init", "--dir", tmp_path / "h", "--model", demo_model, "--serve", demo_model)
+    shell = f'"{sys.executable}" -m node.cli.main generate -c "{tmp_path}/h/node.toml" -p "x = 1" -n 300 | head -c 5'
+    done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
+    assert "Traceback" not in done.stderr
+    assert len(done.stdout) == 5
