@@ -17,7 +17,7 @@ from node.model.held import hold
 from node.model.manifest import Manifest
 from node.model.slice_file import SLICE_TYPE
 from node.model.store import Source, Store, StoredModel
-from node.model.trunk import TrunkKind, TrunkPlan, plan_trunk, write_trunk
+from node.model.trunk import KIND_KEY, TrunkKind, TrunkPlan, plan_trunk, write_trunk
 from routing.errors import LocalError
 
 Progress = Callable[[str, int, int], None]
@@ -38,7 +38,7 @@ def import_model(library: Library, store: Store, path: Path, progress: Progress 
     """
     say = progress or (lambda what, done, total: None)
     model = open_model(path)
-    refuse_slices(model)
+    refuse_pieces(model)
     plan = plan_trunk(model)
     known = store.find(model)
     if known is not None:
@@ -92,7 +92,9 @@ def digest_model(mapped: MappedModel, calls: list[TracedCall], say: Progress) ->
     return build_manifest(mapped, calls, count)
 
 
-def refuse_slices(model: ModelFile) -> None:
-    """A slice file is no model."""
+def refuse_pieces(model: ModelFile) -> None:
+    """A slice file is no model, and neither is a trunk."""
     if model.find_str("general.type") == SLICE_TYPE:
         raise ImportFailed(f"{model.path}: is a slice file; it can be served, but not imported as a model")
+    if KIND_KEY in model.metadata:
+        raise ImportFailed(f"{model.path}: is a trunk, its experts are empty; give the file it was made from")

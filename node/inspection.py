@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.library import EngineError, Library
-from node.importing import ImportFailed, Progress, digest_model, read_calls, refuse_slices, trunk_kinds
+from node.importing import ImportFailed, Progress, digest_model, read_calls, refuse_pieces, trunk_kinds
 from node.model import recipe as R
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
@@ -25,7 +25,7 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         LocalError: malformed, dense, or with experts that no recipe can express.
     """
     model = open_model(path)
-    refuse_slices(model)
+    refuse_pieces(model)
     plan = plan_trunk(model)
     calls, reason = None, ""
     for kind in trunk_kinds(plan):

@@ -98,7 +98,7 @@ class Comparison:
         cosines: npt.NDArray[np.float64] = np.where(
             norms > 0, dots / np.where(norms > 0, norms, 1), (a == b).all(axis=1)
         )
-        cosines[np.isnan(cosines)] = -1.0
+        cosines[np.isnan(cosines) | np.isnan(dots)] = -1.0
         return cosines
 
     def argmax_agreement(self) -> float:

@@ -53,12 +53,12 @@ class HolderTable:
     def set_home(self, held: Mapping[tuple[int, int], Sequence[int]]) -> None:
         """Experts this node computes itself, by (layer, call index)."""
         self._home = {key: Holder.of(HOME, experts) for key, experts in held.items() if experts}
-        self._ready.clear()
+        self._ready = {}
 
     def connected(self, peer_id: str, holdings: Holdings) -> None:
         """A peer said what it serves."""
         self._peers[peer_id] = _Peer(holdings, True)
-        self._ready.clear()
+        self._ready = {}
 
     def disconnected(self, peer_id: str, reason: str) -> None:
         """A peer cannot be asked now; what it held is remembered, to name it when it is missed."""
@@ -66,14 +66,16 @@ class HolderTable:
         if peer is not None:
             peer.connected = False
             peer.reason = reason
-            self._ready.clear()
+            self._ready = {}
 
     def holders(self, layer: int, index: int) -> LayerHolders:
         """Who may be asked for a call's experts now."""
-        key = (layer, index)
-        ready = self._ready.get(key)
+        # The decoding thread asks while the event loop writes: what was collected before a change goes into
+        # the dictionary that the change has thrown away.
+        known, key = self._ready, (layer, index)
+        ready = known.get(key)
         if ready is None:
-            ready = self._ready[key] = self._collect(key)
+            ready = known[key] = self._collect(key)
         return ready
 
     def missing(self) -> dict[int, list[int]]:

@@ -61,7 +61,7 @@ def library() -> Library:
 def parts(
     library: Library, tmp_path_factory: pytest.TempPathFactory, zoo_file: Callable[..., Path]
 ) -> Iterator[Callable[..., ModelParts]]:
-    """parts(name, experts="f32") -> a zoo model, "demo", or a path, imported, with all its experts at hand."""
+    """parts(name, experts="f32") -> a zoo model, "demo" or a path: imported, all its experts at hand."""
     store = Store(tmp_path_factory.mktemp("store"))
     made: dict[tuple[str, str], ModelParts] = {}
 

@@ -1,4 +1,4 @@
-"""A model with everything that tests of the engine ask for: trunk, manifest, whole file, experts held here."""
+"""A model with everything that tests of the engine ask for: trunk, manifest, whole file, its experts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class ModelParts:
         self.mapped = MappedModel(self.file)
         self.held = held_whole(self.mapped, self.manifest)
         self.kernels = Kernels(library, threads=1)
+        self._n_vocab: int | None = None
 
     def local(self) -> LocalExperts:
         """A port that computes all experts here."""
@@ -62,9 +63,10 @@ class ModelParts:
 
     def tokens(self, count: int, seed: int = 1) -> list[int]:
         """Seeded token ids."""
-        with LlamaModel(self.library, [self.stored.trunk]) as model:
-            n_vocab = model.n_vocab
-        return [int(token) for token in np.random.default_rng(seed).integers(0, n_vocab, count)]
+        if self._n_vocab is None:
+            with LlamaModel(self.library, [self.stored.trunk]) as model:
+                self._n_vocab = model.n_vocab
+        return [int(token) for token in np.random.default_rng(seed).integers(0, self._n_vocab, count)]
 
     def close(self) -> None:
         self.kernels.close()

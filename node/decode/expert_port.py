@@ -10,16 +10,13 @@ import threading
 import time
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
 import trio
 
 from node.decode.ledger import TripsLedger
 from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
-from node.serve.cells import Cells
+from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings
-from routing.dispatch.combine import add_slots
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import PeerLookup, Star
 from routing.errors import LocalError, PanalError
@@ -90,23 +87,24 @@ class SwarmPort:
     # --- on the decoding thread ---
 
     def leave(self, inputs: ExpertInputs) -> _Ticket | Float32Array:
-        x = inputs.x
-        if inputs.call.recipe.weights == "before":
-            x = x.reshape(*inputs.ids.shape, -1)
-        layer, index, n_out = inputs.call.layer, inputs.call.index, inputs.call.n_out
-        call = MoeCall(self._model_id, layer, index, x, inputs.ids, inputs.weights, n_out)
-        holders = self._table.holders(layer, index)
-        home = holders.holders[0] if holders.holders and holders.holders[0].peer_id == HOME else None
-        if home is None:
-            return self._send(call, holders)
+        call = inputs.call
+        holders = self._table.holders(call.layer, call.index)
+        if not holders.holders or holders.holders[0].peer_id != HOME:
+            return self._send(self._moe_call(inputs), holders)
+        held = self._cells.find(self._model_id, call.layer, call.index)
+        assert held is not None  # the table's home entry is made from these cells
         needed = 0
-        for expert in set(call.ids.ravel().tolist()):
-            needed |= 1 << expert
-        if needed & ~home.held == 0:
-            return self._all_at_home(call)
-        ticket = self._send(call, holders)
-        if needed & home.held:
-            self._compute_share(ticket, holders)
+        if not held.is_whole:
+            for expert in set(inputs.ids.ravel().tolist()):
+                needed |= 1 << expert
+        if needed & ~holders.holders[0].held == 0:
+            begun = time.perf_counter()
+            result = held.routed(self._kernels, inputs.x, inputs.ids, inputs.weights)
+            self.ledger.count_home(time.perf_counter() - begun, whole=True)
+            return result
+        ticket = self._send(self._moe_call(inputs), holders)
+        if needed & holders.holders[0].held:
+            self._compute_share(ticket, held, holders)
         return ticket
 
     def enter(self, ticket: _Ticket | Float32Array) -> Float32Array:
@@ -120,18 +118,13 @@ class SwarmPort:
             raise ticket.error or Interrupted("the node is shutting down")
         return ticket.result
 
-    def _all_at_home(self, call: MoeCall) -> Float32Array:
-        begun = time.perf_counter()
-        n_tokens, n_used = call.ids.shape
-        x = call.x.reshape(-1, call.x.shape[-1])
-        counts = np.full(len(x), call.ids.size // len(x), np.uint16)
-        weights = None if call.weights is None else call.weights.reshape(-1)
-        rows = self._compute(call, x, counts, call.ids.ravel().astype(np.uint16), weights)
-        result = add_slots(rows.reshape(n_tokens, n_used, call.n_out))
-        self.ledger.count_home(time.perf_counter() - begun, whole=True)
-        return result
+    def _moe_call(self, inputs: ExpertInputs) -> MoeCall:
+        call, x = inputs.call, inputs.x
+        if call.recipe.weights == "before":
+            x = x.reshape(*inputs.ids.shape, -1)
+        return MoeCall(self._model_id, call.layer, call.index, x, inputs.ids, inputs.weights, call.n_out)
 
-    def _compute_share(self, ticket: _Ticket, holders: LayerHolders) -> None:
+    def _compute_share(self, ticket: _Ticket, held: HeldCall, holders: LayerHolders) -> None:
         """Compute what is held here of a call whose other experts are on their way."""
         call = ticket.call
         begun = time.perf_counter()
@@ -139,24 +132,12 @@ class SwarmPort:
             parts = plan(call.ids, holders, row_per_pair=call.row_per_pair)
             mine = next(part for part in parts if part.peer_id == HOME)
             x, weights = call.part(mine)
-            ticket.home_rows = self._compute(call, x, mine.counts, mine.experts, weights)
+            ticket.home_rows = held.compute(self._kernels, x, mine.counts, mine.experts, weights)
         except PanalError:
             pass  # the star plans the same and reports the same
         finally:
             self.ledger.count_home(time.perf_counter() - begun, whole=False)
             self._on_loop(ticket.home_ready.set)
-
-    def _compute(
-        self,
-        call: MoeCall,
-        x: Float32Array,
-        counts: npt.NDArray[np.uint16],
-        experts: npt.NDArray[np.uint16],
-        weights: Float32Array | None,
-    ) -> Float32Array:
-        held = self._cells.find(self._model_id, call.layer, call.call_index)
-        assert held is not None  # the table's home entry is made from these cells
-        return held.compute(self._kernels, x, counts, experts, weights)
 
     def _send(self, call: MoeCall, holders: LayerHolders) -> _Ticket:
         ticket = _Ticket(call)

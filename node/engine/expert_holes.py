@@ -9,7 +9,6 @@ first reader, so that llama.cpp computes the shared expert, which stands in betw
 
 from __future__ import annotations
 
-import ctypes as C
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from node.engine.graph import VIEW_OPS, name_of, read_array, sources
+from node.engine.graph import VIEW_OPS, LiveTensor, name_of, sources
 from node.engine.hook import HookError, Seen, Step
 from node.engine.structs import Tensor
 from node.model.expert_names import ExpertName, parse_expert_name
@@ -57,52 +56,69 @@ class _ExpertHole:
         self.owner = owner
         self.call = call
         self.first = first.address
-        self.x = first.sources[1]
-        self.ids = first.sources[2]
-        self.weights = 0
-        self.output = 0
+        self.ids_address = first.sources[2]
+        self.weights_address = 0
+        self._x = LiveTensor(first.sources[1], np.float32)
+        self._ids = LiveTensor(self.ids_address, np.int32)
+        self._weights: LiveTensor | None = None
+        self._output: LiveTensor | None = None
+
+    def close(self, output: int) -> None:
+        """The routed output is found: the hole is complete."""
+        if self.weights_address:
+            self._weights = LiveTensor(self.weights_address, np.float32)
+        self._output = LiveTensor(output, np.float32)
 
     def capture(self) -> None:
         self.owner.captured[self.first] = (self._read_x(), self._read_ids())
 
     def leave(self) -> None:
-        if Tensor.from_address(self.output).ne[1] == 0:
+        if self._place().size == 0:
             return  # the last layer, when no token asks for output
-        early = self.owner.captured.pop(self.first, None)
-        x, ids = early if early is not None else (self._read_x(), self._read_ids())
+        if self.first in self.owner.captured:
+            x, ids = self.owner.captured.pop(self.first)
+        else:
+            x, ids = self._read_x(), self._read_ids()
         n_tokens, n_used = ids.shape
         weights = None
-        if self.weights:
-            weights = np.ascontiguousarray(read_array(self.weights, np.float32).reshape(n_tokens, n_used))
+        if self._weights is not None:
+            weights = self._weights.array().copy().reshape(n_tokens, n_used)
         per_slot = self.call.recipe.weights == "before"
         if x.shape != (n_tokens * (n_used if per_slot else 1), self.call.n_in):
             raise HookError(f"{self.call.label}: its input has shape {x.shape} for {n_tokens} tokens")
-        self.owner.in_flight[self.output] = (
-            self.owner.port.leave(ExpertInputs(self.call, x, ids, weights)),
-            self.call,
-        )
+        ticket = self.owner.port.leave(ExpertInputs(self.call, x, ids, weights))
+        self.owner.in_flight[self.first] = ticket, self.call
 
     def enter(self) -> None:
-        output = Tensor.from_address(self.output)
-        if output.ne[1] == 0:
+        place = self._place()
+        if place.size == 0:
             return
-        found = self.owner.in_flight.pop(self.output, None)
+        found = self.owner.in_flight.pop(self.first, None)
         if found is None:
             raise HookError(f"{self.call.label}: its result is read, but its input was never sent")
         result = self.owner.port.enter(found[0])
-        shape = (output.ne[1], output.ne[0])
-        if result.shape != shape or result.dtype != np.float32 or output.ne[2] * output.ne[3] != 1:
-            raise HookError(f"{self.call.label}: a result of shape {result.shape} where {shape} belongs")
-        result = np.ascontiguousarray(result)
-        C.memmove(output.data, result.ctypes.data, result.nbytes)
+        if (
+            result.shape != place.shape[2:]
+            or result.dtype != np.float32
+            or place.shape[0] * place.shape[1] != 1
+        ):
+            raise HookError(
+                f"{self.call.label}: a result of shape {result.shape} where {place.shape[2:]} belongs"
+            )
+        place[0, 0] = result
+
+    def _place(self) -> npt.NDArray[np.float32]:
+        """Where the result belongs: [1, 1, n_tokens, n_out]."""
+        assert self._output is not None  # the hook serves no hole before it is complete
+        return self._output.array()
 
     def _read_x(self) -> npt.NDArray[np.float32]:
-        x = read_array(self.x, np.float32)
-        return x.reshape(-1, x.shape[-1])
+        x = self._x.array()
+        return x.copy().reshape(-1, x.shape[-1])
 
     def _read_ids(self) -> npt.NDArray[np.int32]:
-        ids = read_array(self.ids, np.int32)
-        return ids.reshape(ids.shape[-2:])
+        ids = self._ids.array()
+        return ids.copy().reshape(ids.shape[-2:])
 
 
 @dataclass(slots=True)
@@ -196,7 +212,7 @@ class ExpertHoles:
     def _follow(self, call: _Open, node: Seen, experts: list[ExpertName], step: Step) -> None:
         """Follow the rows from the down projection to the routed output."""
         if node.op == "MUL_MAT_ID":
-            if node.sources[2] != call.hole.ids:
+            if node.sources[2] != call.hole.ids_address:
                 raise HookError(f"{call.hole.call.label}: two sets of expert ids in one call")
             if any(name.part == "down" for name in experts):
                 call.lineage.add(node.address)
@@ -208,7 +224,7 @@ class ExpertHoles:
         elif source in call.lineage:
             call.lineage.add(node.address)
             if node.op == "MUL" and node.sources[1] not in call.dead:
-                call.hole.weights = node.sources[1]
+                call.hole.weights_address = node.sources[1]
         elif source in call.views:
             if node.op == "ADD" and node.sources[1] in call.views:
                 call.adds += 1
@@ -222,9 +238,9 @@ class ExpertHoles:
 
     def _close(self, call: _Open, node: Seen, step: Step) -> None:
         hole = call.hole
-        if (hole.call.recipe.weights == "after") != bool(hole.weights):
+        if (hole.call.recipe.weights == "after") != bool(hole.weights_address):
             raise HookError(f"{hole.call.label}: its weights are not where the manifest's recipe has them")
-        hole.output = node.address
+        hole.close(node.address)
         step.stop = True
         step.leave = hole
         if not call.foreign:

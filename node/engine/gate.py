@@ -44,15 +44,7 @@ class LocalExperts:
 
 def routed_output(kernels: Kernels, held: HeldExperts, inputs: ExpertInputs) -> npt.NDArray[np.float32]:
     """[n_tokens, n_out]: a call computed here, rows added in slot order as llama.cpp adds them."""
-    n_tokens, n_used = inputs.ids.shape
-    per_slot = inputs.call.recipe.weights == "before"
-    counts = np.full(len(inputs.x), 1 if per_slot else n_used)
-    weights = inputs.weights.ravel() if inputs.weights is not None else None
-    rows = kernels.run(held, inputs.x, counts, inputs.ids.ravel(), weights).reshape(n_tokens, n_used, -1)
-    output: npt.NDArray[np.float32] = rows[:, 0].copy()
-    for slot in range(1, n_used):
-        output += rows[:, slot]
-    return output
+    return kernels.routed(held, inputs.x, inputs.ids, inputs.weights)
 
 
 def gate(

@@ -21,6 +21,7 @@ OP_OFFSET = Tensor.op.offset
 SRC_OFFSET = Tensor.src.offset
 NAME_OFFSET = Tensor.name.offset
 _SOURCES = struct.Struct(f"={MAX_SRC}Q")
+_OPERANDS_SIZE = _SOURCES.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,14 @@ def read_node(library: Library, address: int) -> Node:
     )
 
 
+def operands(address: int) -> bytes:
+    """The node's `src` field as it lies in memory: what to compare where only a change matters."""
+    return C.string_at(address + SRC_OFFSET, _OPERANDS_SIZE)
+
+
 def sources(address: int) -> tuple[int, ...]:
     """Operand addresses of a node; ggml fills them from the front."""
-    found = _SOURCES.unpack(C.string_at(address + SRC_OFFSET, _SOURCES.size))
-    return tuple(source for source in found if source)
+    return tuple(source for source in _SOURCES.unpack(operands(address)) if source)
 
 
 def name_of(address: int) -> str:
@@ -81,13 +86,32 @@ def op_cell(address: int) -> C.c_int:
     return C.c_int.from_address(address + OP_OFFSET)
 
 
-def read_array(address: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A host tensor's elements, copied: shape is `ne` reversed (outermost first), strides followed."""
-    tensor = Tensor.from_address(address)
-    ne, nb = tuple(tensor.ne), tuple(tensor.nb)
-    item = np.dtype(dtype).itemsize
-    if 0 in ne:
-        return np.empty(ne[::-1], dtype)
-    span = sum((count - 1) * stride for count, stride in zip(ne, nb, strict=True)) + item
-    raw = (C.c_uint8 * span).from_address(tensor.data)
-    return np.ndarray(ne[::-1], dtype, raw, 0, nb[::-1]).copy()
+class LiveTensor:
+    """A host tensor's elements where they lie, looked up again only when the tensor has changed.
+
+    A node that llama.cpp uses again, or builds again at the same address, may have another shape or lie
+    elsewhere: everything but its name is compared at each use, which is much cheaper than a new array.
+    """
+
+    def __init__(self, address: int, dtype: npt.DTypeLike) -> None:
+        self._address = address
+        self._dtype = np.dtype(dtype)
+        self._seen = b""
+        self._elements: npt.NDArray[Any] = np.empty(0, dtype)
+
+    def array(self) -> npt.NDArray[Any]:
+        """A view, valid until the graph runs on; shape is `ne` reversed, outermost first, strides kept."""
+        seen = C.string_at(self._address, NAME_OFFSET)
+        if seen != self._seen:
+            self._elements = self._map()
+            self._seen = seen
+        return self._elements
+
+    def _map(self) -> npt.NDArray[Any]:
+        tensor = Tensor.from_address(self._address)
+        ne, nb = tuple(tensor.ne), tuple(tensor.nb)
+        if 0 in ne:
+            return np.empty(ne[::-1], self._dtype)
+        span = sum((count - 1) * stride for count, stride in zip(ne, nb, strict=True)) + self._dtype.itemsize
+        raw = (C.c_uint8 * span).from_address(tensor.data)
+        return np.ndarray(ne[::-1], self._dtype, raw, 0, nb[::-1])

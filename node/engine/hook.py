@@ -15,10 +15,11 @@ per node; later passes over the same graph only compare addresses and operations
 
 from __future__ import annotations
 
+import ctypes as C
 from dataclasses import dataclass
 from typing import Protocol
 
-from node.engine.graph import op_cell, sources
+from node.engine.graph import op_cell, operands, sources
 from node.engine.library import EngineError, Library
 from node.engine.structs import EvalCallback
 
@@ -65,6 +66,9 @@ class Step:
         return not (self.skip or self.stop or self.enter)
 
 
+_PLAIN = Step()
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A node as the recogniser gets it: `op` is what it was before anything was left out."""
@@ -97,9 +101,12 @@ class Recogniser(Protocol):
 
 @dataclass(slots=True)
 class _Known:
+    """What was learned of one node: `cell` is its `op` in the graph, `op` what stood there at first."""
+
     address: int
+    cell: C.c_int
     op: int
-    sources: tuple[int, ...]
+    operands: bytes
     idle_before: bool
     step: Step | None  # None: plain, the common case
 
@@ -124,7 +131,7 @@ class GraphHook:
         self._known: list[_Known] = []
         # The recogniser's state is the one after known[:_frontier]; -1: none of them.
         self._frontier = 0
-        self._left_out: dict[int, tuple[int, tuple[int, ...]]] = {}  # address -> its op and operands
+        self._left_out: dict[int, tuple[int, bytes]] = {}  # address -> its op and operands
         self._index = 0
         self._pending: Step | None = None
         self._error: BaseException | None = None
@@ -165,32 +172,30 @@ class GraphHook:
             return ask
 
     def _ask(self, address: int) -> bool:
+        # A graph has 60 nodes a layer and each is asked about: what is not needed here costs every token.
         index = self._index
         self._index = index + 1
-        if index < len(self._known) and self._matches(self._known[index], address):
-            step = self._known[index].step
-            if step is None:
-                return False
-        else:
-            step = self._learn(index, address)
+        if index < len(self._known):
+            known = self._known[index]
+            if known.address == address:
+                step = known.step
+                op = known.cell.value
+                if step is None:
+                    if op == known.op:
+                        return False
+                elif (op == known.op or (op == NOP and step.skip)) and operands(address) == known.operands:
+                    return self._take(known, step, op)
+        known = self._learn(index, address)
+        return self._take(known, known.step or _PLAIN, known.cell.value)
+
+    def _take(self, known: _Known, step: Step, op: int) -> bool:
         if step.enter is not None:
             step.enter.enter()
-        if step.skip:
-            cell = op_cell(address)
-            if cell.value != NOP:
-                self._left_out[address] = (cell.value, sources(address))
-                cell.value = NOP
+        if step.skip and op != NOP:
+            self._left_out[known.address] = (op, known.operands)
+            known.cell.value = NOP
         self._pending = step
         return step.stop
-
-    def _matches(self, known: _Known, address: int) -> bool:
-        if known.address != address:
-            return False
-        op = op_cell(address).value
-        step = known.step
-        if step is None:
-            return bool(op == known.op)
-        return (op == known.op or (op == NOP and step.skip)) and sources(address) == known.sources
 
     def _reached(self) -> bool:
         step = self._pending
@@ -201,7 +206,7 @@ class GraphHook:
                 step.leave.leave()
         return True
 
-    def _learn(self, index: int, address: int) -> Step:
+    def _learn(self, index: int, address: int) -> _Known:
         """Classify a node that is new, or not what was learned at this place."""
         if self._frontier != index:
             start = index
@@ -215,20 +220,22 @@ class GraphHook:
                 self._classify(earlier)
         return self._classify(address)
 
-    def _classify(self, address: int) -> Step:
+    def _classify(self, address: int) -> _Known:
         self.counts.classified += 1
-        operands = sources(address)
-        op = op_cell(address).value
+        raw = operands(address)
+        cell = op_cell(address)
+        op = cell.value
         if op == NOP and address in self._left_out:
             was, with_operands = self._left_out[address]
-            if with_operands == operands:
+            if with_operands == raw:
                 op = was
         idle = self._recogniser.is_idle()
-        step = self._recogniser.classify(Seen(address, self._library.op_name(op), operands))
+        step = self._recogniser.classify(Seen(address, self._library.op_name(op), sources(address)))
         if step.stop_before and self._known:
             before = self._known[-1]
             before.step = before.step or Step()
             before.step.stop = True
-        self._known.append(_Known(address, op, operands, idle, None if step.is_plain() else step))
+        known = _Known(address, cell, op, raw, idle, None if step.is_plain() else step)
+        self._known.append(known)
         self._frontier = len(self._known)
-        return step
+        return known

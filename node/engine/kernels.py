@@ -11,6 +11,7 @@ the rows that one call sends to one expert.
 from __future__ import annotations
 
 import ctypes as C
+import math
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -23,10 +24,15 @@ from node.engine.library import EngineError, Library
 from node.engine.structs import TYPE_F32, TYPE_I32, InitParams, Tensor
 from node.model.held import HeldExperts
 from node.model.recipe import roles
+from routing.dispatch.combine import add_slots
 
 POINTER_ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml-cpu: what a buffer's base must be a multiple of
 CACHED_GRAPHS = 48  # batch shapes x kinds of layer; a decoding swarm meets a dozen
-CACHED_PAIRS = 16384  # (token, slot) pairs over all cached graphs: bounds their scratch memory
+CACHED_PAIRS = (
+    2048  # (token, slot) pairs over all cached graphs, some 30 KB each: bounds their scratch memory
+)
+
+_GraphKey = tuple[Any, int, int, bool]
 
 
 class Kernels:
@@ -40,7 +46,7 @@ class Kernels:
         self._library = library
         self._backend: Any = library.ggml_backend_cpu_init()
         library.ggml_backend_cpu_set_n_threads(self._backend, threads)
-        self._graphs: OrderedDict[tuple[Any, int, int], _Graph] = OrderedDict()
+        self._graphs: OrderedDict[_GraphKey, _Graph] = OrderedDict()
         self._lock = threading.Lock()
 
     def run(
@@ -70,18 +76,56 @@ class Kernels:
             # Uneven rows: one pair a row. The same rows reach each expert, so the bits are the same.
             x, slots = np.repeat(x, counts, axis=0), 1
         x = np.ascontiguousarray(x, np.float32)
-        experts = experts.astype(np.int32) - np.int32(held.first)
-        if x.shape[1] != held.n_in or int(experts.min()) < 0 or int(experts.max()) >= held.n_held:
-            raise EngineError(f"experts of {held.n_in} values and {held.n_held} ids were asked for others")
+        return self._compute(held, x, experts, weights, slots, added=False)
+
+    def routed(
+        self,
+        held: HeldExperts,
+        x: npt.NDArray[np.float32],
+        ids: npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.float32] | None,
+    ) -> npt.NDArray[np.float32]:
+        """Routed output of a call whose experts are all held: rows as `run` gives them, added in slot order.
+
+        Args:
+            x: [n_tokens, n_in]; [n_tokens * n_used, n_in] if the recipe weighs before the experts.
+            ids: [n_tokens, n_used]; weights: the same, or None.
+
+        Returns:
+            [n_tokens, n_out].
+        """
+        n_tokens, n_used = ids.shape
+        if n_tokens == 0:
+            return np.empty((0, held.n_out), np.float32)
+        x = np.ascontiguousarray(x, np.float32)
+        if held.recipe.weights == "before":
+            rows = self._compute(held, x, ids.reshape(-1), None, 1, added=False)
+            return add_slots(rows.reshape(n_tokens, n_used, held.n_out))
+        return self._compute(held, x, ids, weights, n_used, added=True)
+
+    def _compute(
+        self,
+        held: HeldExperts,
+        x: npt.NDArray[np.float32],
+        experts: npt.NDArray[np.integer[Any]],
+        weights: npt.NDArray[np.float32] | None,
+        slots: int,
+        *,
+        added: bool,
+    ) -> npt.NDArray[np.float32]:
+        if x.shape[1] != held.n_in or experts.size != len(x) * slots:
+            raise EngineError(
+                f"{len(x)} rows of {x.shape[1]} and {experts.size} ids for experts of {held.n_in} values"
+            )
         with self._lock:
-            graph = self._graph(held, len(x), slots)
+            graph = self._graph(held, len(x), slots, added)
             return graph.compute(held, x, experts, weights)
 
-    def _graph(self, held: HeldExperts, n_rows: int, slots: int) -> _Graph:
-        key = (held.signature, n_rows, slots)
+    def _graph(self, held: HeldExperts, n_rows: int, slots: int, added: bool) -> _Graph:
+        key = (held.signature, n_rows, slots, added)
         graph = self._graphs.get(key)
         if graph is None:
-            graph = _Graph(self._library, self._backend, held, n_rows, slots)
+            graph = _Graph(self._library, self._backend, held, n_rows, slots, added)
             self._graphs[key] = graph
             self._evict(keep=graph)
         else:
@@ -109,23 +153,24 @@ class Kernels:
 class _Graph:
     """One batch shape of one kind of layer."""
 
-    def __init__(self, library: Library, backend: Any, held: HeldExperts, n_rows: int, slots: int) -> None:
+    def __init__(
+        self, library: Library, backend: Any, held: HeldExperts, n_rows: int, slots: int, added: bool
+    ) -> None:
         self.n_pairs = n_rows * slots
         self._library = library
         self._backend = backend
-        size = GRAPH_NODES * library.ggml_tensor_overhead() + library.ggml_graph_overhead_custom(
-            GRAPH_NODES, False
-        )
+        nodes = GRAPH_NODES + (2 * slots if added else 0)  # a view and an addition a slot
+        size = nodes * library.ggml_tensor_overhead() + library.ggml_graph_overhead_custom(nodes, False)
         self._context: Any = library.ggml_init(InitParams(size, None, True))
         self._allocator: Any = None
         self._buffers: list[Any] = []
         try:
-            self._build(held, n_rows, slots)
+            self._build(held, n_rows, slots, added, nodes)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, held: HeldExperts, n_rows: int, slots: int) -> None:
+    def _build(self, held: HeldExperts, n_rows: int, slots: int, added: bool, nodes: int) -> None:
         library = self._library
         self._weights: dict[str, Tensor] = {}
         bound: dict[str, int] = {}
@@ -154,47 +199,68 @@ class _Graph:
             library.ggml_set_input(address)
         expressions = ExpressionGraph(library, self._context, tensors=bound, inputs=inputs)
         output = expressions.build(held.recipe.output)
+        found, expected = tuple(Tensor.from_address(output).ne), (held.n_out, slots, n_rows, 1)
+        if found != expected:
+            raise EngineError(f"the recipe gives {found}, not {expected}")
+        if added:
+            output = self._added(output)
         library.ggml_set_output(output)
-        self._graph: Any = library.ggml_new_graph_custom(self._context, GRAPH_NODES, False)
+        self._graph: Any = library.ggml_new_graph_custom(self._context, nodes, False)
         library.ggml_build_forward_expand(self._graph, output)
         self._allocator = library.ggml_gallocr_new(library.ggml_backend_cpu_buffer_type())
         if not library.ggml_gallocr_alloc_graph(self._allocator, self._graph):
             raise EngineError(f"no memory for the experts of {n_rows} rows")
-        self._inputs = {name: Tensor.from_address(address) for name, address in inputs.items()}
-        self._output = Tensor.from_address(output)
-        if tuple(self._output.ne) != (held.n_out, slots, n_rows, 1):
-            raise EngineError(
-                f"the recipe gives {tuple(self._output.ne)}, not {(held.n_out, slots, n_rows, 1)}"
+        self._x = _elements(inputs.pop("x"), np.float32, n_rows, held.n_in)
+        self._ids = _elements(inputs.pop("ids"), np.int32, n_rows, slots)
+        self._unsigned_ids = self._ids.view(np.uint32)
+        self._factors = {
+            name: _elements(address, np.float32, n_rows, slots) for name, address in inputs.items()
+        }
+        self._output = _elements(output, np.float32, n_rows if added else n_rows * slots, held.n_out)
+
+    def _added(self, rows: int) -> int:
+        """Slot 0 + slot 1 + ... of rows [n_out, slots, n_rows], by the views and additions llama.cpp has."""
+        tensor = Tensor.from_address(rows)
+        n_out, slots, n_rows, _ = tensor.ne
+        stride = tensor.nb[2]
+        views = [
+            self._library.ggml_view_3d(
+                self._context, rows, n_out, n_rows, 1, stride, stride * n_rows, slot * tensor.nb[1]
             )
+            for slot in range(slots)
+        ]
+        total: int = views[0] if slots > 1 else rows
+        for view in views[1:]:
+            total = self._library.ggml_add(self._context, total, view)
+        return total
 
     def compute(
         self,
         held: HeldExperts,
         x: npt.NDArray[np.float32],
-        experts: npt.NDArray[np.int32],
+        experts: npt.NDArray[np.integer[Any]],
         weights: npt.NDArray[np.float32] | None,
     ) -> npt.NDArray[np.float32]:
+        ids = self._ids
+        ids[...] = experts.reshape(ids.shape)
+        if held.first:
+            ids -= held.first
+        if int(self._unsigned_ids.max()) >= held.n_held:  # below 0 is far above
+            raise EngineError(f"an expert was asked for that is not among {held.n_held} from {held.first}")
+        addresses = held.addresses
         for role, tensor in self._weights.items():
-            tensor.data = held.addresses[role]
-        C.memmove(self._inputs["x"].data, x.ctypes.data, x.nbytes)
-        C.memmove(self._inputs["ids"].data, experts.ctypes.data, experts.nbytes)
-        for name, tensor in self._inputs.items():
+            tensor.data = addresses[role]
+        self._x[...] = x
+        for name, values in self._factors.items():
             if name == "weights":
-                assert weights is not None
-                self._put(tensor, weights)
-            elif name not in ("x", "ids"):
-                self._put(tensor, held.tensors[name].data.view(np.float32)[experts])
+                if weights is None or weights.size != self.n_pairs:
+                    raise EngineError(f"{self.n_pairs} pairs without as many weights")
+                values[...] = weights.reshape(values.shape)
+            else:
+                values[...] = held.tensors[name].data.view(np.float32)[ids]
         if self._library.ggml_backend_graph_compute(self._backend, self._graph) != 0:
             raise EngineError("ggml failed to compute experts")
-        result = np.empty((self.n_pairs, held.n_out), np.float32)
-        C.memmove(result.ctypes.data, self._output.data, result.nbytes)
-        return result
-
-    def _put(self, tensor: Tensor, values: npt.NDArray[np.float32]) -> None:
-        values = np.ascontiguousarray(values, np.float32)
-        if values.size != self.n_pairs:
-            raise EngineError(f"{values.size} values for {self.n_pairs} pairs")
-        C.memmove(tensor.data, values.ctypes.data, values.nbytes)
+        return self._output.copy()
 
     def _new(self, kind: int, *ne: int) -> int:
         address: int = self._library.ggml_new_tensor(self._context, kind, len(ne), (C.c_int64 * len(ne))(*ne))
@@ -211,3 +277,10 @@ class _Graph:
         if self._context:
             library.ggml_free(self._context)
             self._context = None
+
+
+def _elements(address: int, dtype: type[np.generic], *shape: int) -> npt.NDArray[Any]:
+    """A contiguous tensor's memory as an array [*shape]; valid while its graph lives."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory: Any = (C.c_uint8 * size).from_address(Tensor.from_address(address).data)
+    return np.ndarray(shape, dtype, memory)

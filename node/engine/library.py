@@ -20,6 +20,10 @@ from routing.errors import LocalError
 
 PINNED = "xllamacpp==2026.10.11549"
 LOG_LINES = 12  # enough for the reason of a failed load; llama.cpp prints hundreds of lines on success
+SPIN_COUNT = (
+    1000  # some 30 us: outlasts ggml's barriers within a graph, not a trip (2 cores, 3 nodes: 5x the tokens)
+)
+SPIN_VARIABLES = frozenset({"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"})
 LEVEL_WARN, LEVEL_ERROR, LEVEL_CONT = 3, 4, 5  # ggml_log_level
 
 
@@ -37,7 +41,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._recent: deque[str] = deque(maxlen=LOG_LINES)
-        # ggml reads this once: it decides whether a GPU build may grab devices while we load.
+        _shorten_spinning()
         try:
             self._handle = C.CDLL(str(path))
         except OSError as error:
@@ -95,6 +99,16 @@ class Library:
             self._recent[-1] = (self._recent[-1] + line)[:400]
         elif level in (LEVEL_WARN, LEVEL_ERROR):
             self._recent.append(line[:400])
+
+
+def _shorten_spinning() -> None:
+    """Let OpenMP's helper threads sleep soon after they run out of work; unless the user decided otherwise.
+
+    By default they spin for milliseconds, which is most of a trip: of a backbone that waits and of servers
+    that have answered they would take the cores from whoever computes. libgomp reads this when it is loaded.
+    """
+    if not SPIN_VARIABLES & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
 
 
 def _text(value: bytes | None) -> str:

@@ -15,6 +15,8 @@ from node.model.manifest import ExpertCall
 from node.model.recipe import Recipe
 from routing.errors import LocalError
 
+_signatures: dict[tuple[Any, ...], tuple[Any, ...]] = {}  # a model has one or a few
+
 
 @dataclass(frozen=True, slots=True)
 class HeldTensor:
@@ -55,8 +57,10 @@ class HeldExperts:
 
     @cached_property
     def signature(self) -> tuple[Any, ...]:
-        """What two layers must share to share a kernel graph."""
-        return (self.recipe, self.n_in, *((role, t.type, t.ne) for role, t in sorted(self.tensors.items())))
+        """What two layers must share to share a kernel graph; one object for all that are equal, so that
+        looking up a graph compares no recipes."""
+        parts = (self.recipe, self.n_in, *((role, t.type, t.ne) for role, t in sorted(self.tensors.items())))
+        return _signatures.setdefault(parts, parts)
 
     @cached_property
     def addresses(self) -> Mapping[str, int]:

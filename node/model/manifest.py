@@ -264,4 +264,6 @@ def output_width(recipe: R.Recipe, n_in: int, shapes: dict[str, tuple[int, ...]]
     columns, per_expert = width(recipe.output)
     if not per_expert:
         raise ManifestError("its experts give a row that no expert matrix has made")
+    if isinstance(recipe.output, R.Half):
+        raise ManifestError("its experts give half of a row, which does not lie in one piece")
     return columns

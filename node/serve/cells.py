@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,17 +11,23 @@ import numpy.typing as npt
 from node.engine.kernels import Kernels
 from node.model.held import HeldExperts
 from node.model.manifest import ExpertCall, Manifest
+from routing.dispatch.combine import add_slots
 from routing.errors import LocalError
 from routing.wire.codecs import Float32Array
 from routing.wire.holdings import Slice, compact_cells
 
 
 class HeldCall:
-    """All that is held of one call, in runs that do not overlap."""
+    """All that is held of one call, in runs that do not overlap.
+
+    Attributes:
+        is_whole: no expert is missing.
+    """
 
     def __init__(self, call: ExpertCall) -> None:
         self.call = call
         self.runs: list[HeldExperts] = []
+        self.is_whole = False
         self._run_of = np.full(call.n_experts, -1, np.int16)
 
     def add(self, held: HeldExperts) -> None:
@@ -29,6 +36,7 @@ class HeldCall:
             self._run_of[held.first : held.first + held.n_held] < 0
         ] = len(self.runs)
         self.runs.append(held)
+        self.is_whole = bool((self._run_of >= 0).all())
 
     def experts(self) -> list[int]:
         return [int(expert) for expert in np.flatnonzero(self._run_of >= 0)]
@@ -45,7 +53,7 @@ class HeldCall:
         kernels: Kernels,
         x: Float32Array,
         counts: npt.NDArray[np.uint16],
-        experts: npt.NDArray[np.uint16],
+        experts: npt.NDArray[np.integer[Any]],
         weights: Float32Array | None,
     ) -> Float32Array:
         """Rows [n_pairs, n_out] of pairs whose experts are all held. Rows of an expert stay together."""
@@ -68,6 +76,22 @@ class HeldCall:
                 weights[pairs] if weights is not None else None,
             )
         return result
+
+    def routed(
+        self,
+        kernels: Kernels,
+        x: Float32Array,
+        ids: npt.NDArray[np.int32],
+        weights: Float32Array | None,
+    ) -> Float32Array:
+        """Routed output [n_tokens, n_out], if all experts are held; arguments as `Kernels.routed`."""
+        if len(self.runs) == 1:
+            return kernels.routed(self.runs[0], x, ids, weights)
+        counts = np.full(len(x), ids.size // len(x), np.uint16)
+        rows = self.compute(
+            kernels, x, counts, ids.reshape(-1), None if weights is None else weights.reshape(-1)
+        )
+        return add_slots(rows.reshape(*ids.shape, -1))
 
 
 class Cells:

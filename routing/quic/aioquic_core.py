@@ -29,6 +29,7 @@ from routing.quic import tls
 from routing.quic.core import (
     CONNECTION_ID_BYTES,
     DATAGRAM_BYTES,
+    DATAGRAM_FRAME_BYTES,
     INITIAL_RTT,
     Address,
     CoreListener,
@@ -130,6 +131,7 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
             connection_id_length=CONNECTION_ID_BYTES,
             congestion_control_algorithm=_FLOOR_CONTROL,
             initial_rtt=INITIAL_RTT,
+            max_datagram_frame_size=DATAGRAM_FRAME_BYTES,
             certificate=settings.certificate.certificate,
             private_key=settings.certificate.private_key,
         )
@@ -226,6 +228,9 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
     def ping(self) -> None:
         self._pings += 1
         self.send_ping(self._pings)
+
+    def send_filler(self, count: int) -> None:
+        """Never needed: the window begins at WINDOW_FLOOR."""
 
     def set_held(self, held: bool) -> None:
         self._held = held

@@ -9,7 +9,7 @@ import trio
 
 from routing.quic.core import Address, Datagram, QuicCore
 from routing.quic.errors import StreamClosed
-from routing.quic.limits import ANSWER_PATIENCE, MISSED_PINGS, SEND_BACKLOG_LOW, Limits
+from routing.quic.limits import CONNECTION_WINDOW, MISSED_PINGS, SEND_BACKLOG_LOW, Limits
 from routing.quic.stream import CODE_REFUSED, Stream
 from routing.wire.multistream import Dialer, Listener
 
@@ -27,6 +27,7 @@ _ID_STEP = 4
 CLOSE_NORMAL = 0
 CLOSE_UNRESPONSIVE = 1
 CLOSE_ENGINE_FAILED = 2
+CLOSE_FLOOD = 3
 
 
 class Plane(Protocol):
@@ -76,8 +77,7 @@ class Connection:
         self._backlogged: set[Stream] = set()
         self._unread = 0
         self._held = False
-        self._answer_expected = False
-        self.flush_owed = False
+        self._held_since = (0, 0)
         self._missed_pings = 0
         self._received_at_ping = 0
         self._peer_bit = _SERVER_BIT if dialed else 0
@@ -155,7 +155,6 @@ class Connection:
     def flush(self) -> None:
         """Send what the engine wants sent, and note when it wants to be woken."""
         plane, core = self._plane, self.core
-        self.flush_owed = False
         datagrams = core.datagrams_to_send(plane.now())
         if datagrams:
             self.bytes_sent += plane.transmit(datagrams)
@@ -167,6 +166,8 @@ class Connection:
 
     def receive_datagram(self, data: bytes, sender: Address, now: float) -> None:
         self.bytes_received += len(data)
+        if self._held and self._overruns_hold():
+            return
         try:
             self.core.receive_datagram(data, sender, now)
         except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
@@ -174,6 +175,8 @@ class Connection:
 
     def receive_segments(self, data: bytes, segment_bytes: int, sender: Address, now: float) -> None:
         self.bytes_received += len(data)
+        if self._held and self._overruns_hold():
+            return
         try:
             self.core.receive_segments(data, segment_bytes, sender, now)
         except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
@@ -190,17 +193,7 @@ class Connection:
         plane = self._plane
         if self._unread > plane.limits.unread_bytes and not self._held:
             self._set_held(self._unread_unwanted() > plane.limits.unread_bytes)
-        if not self._answer_expected:
-            self.flush()
-            return
-        # A task was woken with a message. Its answer, or its waiting for the next one, flushes.
-        self._answer_expected = False
-        self.flush_owed = True
-        latest = plane.now() + ANSWER_PATIENCE
-        if self.timer is None or latest < self.timer:
-            self.timer = latest
-            if latest < plane.next_timer:
-                plane.arm_timer(latest)
+        self.flush()
 
     def keep_warm(self) -> None:
         """Once each PING_SECONDS: send a PING, and give up on a peer that has gone silent."""
@@ -213,6 +206,11 @@ class Connection:
             self.shut(CLOSE_UNRESPONSIVE, f"no sign of life for {self._missed_pings} PINGs")
             return
         self.core.ping()
+        self.flush()
+
+    def send_filler(self, count: int) -> None:
+        """Send about `count` meaningless bytes, to grow the congestion window (see warmup)."""
+        self.core.send_filler(count)
         self.flush()
 
     # --- for its streams ---
@@ -228,16 +226,9 @@ class Connection:
         if self._held:
             self._reconsider_hold()
 
-    def reader_waits(self) -> None:
-        """A task is about to wait for bytes: nothing may be kept back that they depend on."""
-        if self._held:
-            self._reconsider_hold()
-        if self.flush_owed:
-            self.flush()
-
-    def reader_woken(self) -> None:
-        """A task has been woken with what it waited for, and will probably answer."""
-        self._answer_expected = True
+    def reader_waits(self) -> bool:
+        """A task is about to wait for bytes; True if some that a hold kept back have just come instead."""
+        return self._held and self._reconsider_hold()
 
     def forget(self, stream: Stream) -> None:
         """A stream is over in both directions."""
@@ -340,14 +331,30 @@ class Connection:
     def _set_held(self, held: bool) -> None:
         if held != self._held:
             self._held = held
+            self._held_since = (self.bytes_received, self.bytes_sent)
             self.core.set_held(held)
 
-    def _reconsider_hold(self) -> None:
-        if self._unread_unwanted() <= self._plane.limits.unread_bytes // 2:
-            self._set_held(False)
-            # what the engine had kept has just been reported, perhaps too much of it again
-            self.after_batch()
-            self.flush()  # and the peer needs the credit
+    def _overruns_hold(self) -> bool:
+        """Whether a held peer goes on sending what flow control does not bound, and was closed for it.
+
+        What the engine keeps for us while held is bounded for streams only. All that an honest peer has
+        to send then is what it had credit for, perhaps twice, and acknowledgements.
+        """
+        received, sent = self._held_since
+        allowed = 2 * CONNECTION_WINDOW + (self.bytes_sent - sent) // 4
+        if self.bytes_received - received <= allowed:
+            return False
+        self.shut(CLOSE_FLOOD, "kept sending without credit")
+        return True
+
+    def _reconsider_hold(self) -> bool:
+        """Let go if no longer too much is unread; whether it did."""
+        if self._unread_unwanted() > self._plane.limits.unread_bytes:
+            return False
+        self._set_held(False)
+        # what the engine had kept has just been reported, perhaps too much of it again
+        self.after_batch()
+        return True
 
     def _release_writers(self) -> None:
         for stream in list(self._backlogged):

@@ -28,6 +28,9 @@ CONNECTION_ID_BYTES = 8
 # initial window of 10 datagrams and costs a second round trip.
 DATAGRAM_BYTES = 1452
 
+# RFC 9221: DATAGRAM frames of up to this size are taken, and thrown away; warmup.py says what for.
+DATAGRAM_FRAME_BYTES = 65535
+
 # Before the first measurement. RFC 9002 says 0.333; a lost first datagram then costs a second.
 INITIAL_RTT = 0.1
 
@@ -144,6 +147,9 @@ class QuicCore(Protocol):
     def ping(self) -> None:
         """Queue a PING: the peer must answer it."""
 
+    def send_filler(self, count: int) -> None:
+        """Queue about `count` bytes that the peer acknowledges and throws away, if it takes such."""
+
     def set_held(self, held: bool) -> None:
         """While held, the peer gets no further credit to send; letting go may report what was kept."""
 
@@ -151,19 +157,25 @@ class QuicCore(Protocol):
         """Queue a CONNECTION_CLOSE; the listener is not told."""
 
 
-def make_core(
-    backend: Backend,
-    settings: CoreSettings,
-    listener: CoreListener,
-    *,
-    original_destination: bytes | None = None,
-    expected_peer_id: PeerId | None = None,
-) -> QuicCore:
-    """An engine for one connection.
+class CoreFactory(Protocol):
+    """Makes an engine for one connection."""
 
-    Args:
-        original_destination: the connection id a client's first datagram was sent to; None dials.
-        expected_peer_id: the only identity to accept, or None for any.
+    def __call__(
+        self,
+        settings: CoreSettings,
+        listener: CoreListener,
+        original_destination: bytes | None,
+        expected_peer_id: PeerId | None,
+    ) -> QuicCore:
+        """
+        Args:
+            original_destination: the connection id a client's first datagram was sent to; None dials.
+            expected_peer_id: the only identity to accept, or None for any.
+        """
+
+
+def load_backend(backend: str) -> CoreFactory:
+    """The engine of a name; imports it, which takes some 60 ms.
 
     Raises:
         LocalError: the backend is not known here or not installed.
@@ -172,11 +184,11 @@ def make_core(
         if backend == "qh3":
             from routing.quic.qh3_core import Qh3Core
 
-            return Qh3Core(settings, listener, original_destination, expected_peer_id)
+            return Qh3Core
         if backend == "aioquic":
             from routing.quic.aioquic_core import AioquicCore
 
-            return AioquicCore(settings, listener, original_destination, expected_peer_id)
+            return AioquicCore
     except ImportError as error:
         raise LocalError(f"QUIC backend {backend!r} can't be loaded: {error}; reinstall panal") from None
     raise LocalError(f"QUIC backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")

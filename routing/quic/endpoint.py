@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import logging
 import math
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,39 +18,21 @@ import trio
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId
 from routing.multiaddr import PeerAddress
+from routing.quic.admission import Admission
 from routing.quic.certificate import make_certificate
 from routing.quic.connection import CLOSE_NORMAL, Connection
-from routing.quic.core import (
-    BACKENDS,
-    CONNECTION_ID_BYTES,
-    Address,
-    Backend,
-    CoreSettings,
-    Datagram,
-    make_core,
-)
+from routing.quic.core import CONNECTION_ID_BYTES, Address, CoreSettings, Datagram, load_backend
 from routing.quic.errors import ConnectFailed, WrongPeer
+from routing.quic.headers import all_short_headers_to, destination_of, may_open_connection
 from routing.quic.limits import CONNECTION_WINDOW, IDLE_TIMEOUT, PING_SECONDS, STREAM_WINDOW, Limits
 from routing.quic.stream import CODE_HANDLER_FAILED, CODE_REFUSED, Stream
 from routing.quic.udp import UdpSocket
+from routing.quic.warmup import fill_window
 
 log = logging.getLogger("panal.quic")
 
 Handler = Callable[[Stream], Awaitable[None]]
 """Serves one inbound stream of a protocol; when it returns, the stream is finished."""
-
-# First byte of a QUIC packet (RFC 9000, section 17).
-_LONG_HEADER = 0x80
-_FIXED_BIT = 0x40
-_LONG_TYPE = 0x30  # 0: Initial
-_VERSION_1 = b"\x00\x00\x00\x01"
-# A client's first datagram is padded to this, so that answering can't amplify (section 14.1).
-_MIN_INITIAL_BYTES = 1200
-# Flags, version, length of the destination connection id.
-_LONG_HEADER_BYTES = 6
-# An original destination connection id is 8 to 20 bytes (section 7.2).
-_MIN_ORIGINAL_BYTES = 8
-_MAX_CONNECTION_ID_BYTES = 20
 
 
 class _Dial:
@@ -107,13 +88,11 @@ class Endpoint:
         Raises:
             LocalError: the port is in use, the address is not ours, the backend is unknown.
         """
-        if backend not in BACKENDS:
-            raise LocalError(f"QUIC backend {backend!r} is unknown: use one of {', '.join(BACKENDS)}")
         self.identity = identity
         self.limits = limits
         self.connections: set[Connection] = set()
         self.next_timer = math.inf
-        self._backend: Backend = backend
+        self._make_core = load_backend(backend)
         self._handlers = dict(handlers)
         self._accept = accept
         self._settings = CoreSettings(
@@ -126,8 +105,7 @@ class Endpoint:
         self._routes: dict[bytes, Connection] = {}
         self._known: set[Connection] = set()  # live ones, handshakes and those in their closing period
         self._by_peer: dict[str, list[Connection]] = {}
-        self._handshakes: set[Connection] = set()  # inbound ones
-        self._inbound_per_ip: Counter[str] = Counter()
+        self._admission = Admission(limits)
         self._dials: dict[object, _Dial] = {}
         self._timer_scope: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
@@ -246,8 +224,7 @@ class Endpoint:
             await trio.sleep(PING_SECONDS)
             for connection in list(self.connections):
                 connection.keep_warm()
-            too_old = trio.current_time() - self.limits.handshake_timeout
-            for connection in [each for each in self._handshakes if each.opened_at < too_old]:
+            for connection in self._admission.overdue(self.now()):
                 connection.shut(CLOSE_NORMAL, "handshake timed out")
 
     async def _dial(self, address: PeerAddress, timeout: float, dial: _Dial, key: object) -> None:
@@ -324,16 +301,14 @@ class Endpoint:
             connection.connection_ids.discard(connection_id)
 
     def established(self, connection: Connection) -> None:
-        self._handshakes.discard(connection)
+        self._admission.established(connection)
         self.connections.add(connection)
         self._by_peer.setdefault(connection.peer_id, []).append(connection)
+        if self._nursery is not None:
+            self._nursery.start_soon(fill_window, connection)
 
     def lost(self, connection: Connection) -> None:
-        self._handshakes.discard(connection)
-        if not connection.dialed:
-            self._inbound_per_ip[connection.first_address[0]] -= 1
-            if self._inbound_per_ip[connection.first_address[0]] <= 0:
-                del self._inbound_per_ip[connection.first_address[0]]
+        self._admission.ended(connection)
         if connection in self.connections:
             self.connections.discard(connection)
             others = [each for each in self._by_peer[connection.peer_id] if each is not connection]
@@ -350,23 +325,21 @@ class Endpoint:
     # --- datagrams ---
 
     def _take_datagram(self, data: bytes, sender: Address, now: float, touched: set[Connection]) -> None:
-        if len(data) <= CONNECTION_ID_BYTES or not data[0] & _FIXED_BIT:
-            return  # too short, or not QUIC
-        if data[0] & _LONG_HEADER:
-            size = data[5] if len(data) >= _LONG_HEADER_BYTES else 0
-            connection_id = data[_LONG_HEADER_BYTES : _LONG_HEADER_BYTES + size]
-        else:
-            connection_id = data[1 : 1 + CONNECTION_ID_BYTES]
+        connection_id = destination_of(data)
+        if connection_id is None:
+            return
         connection = self._routes.get(connection_id)
         if connection is None:
             connection = self._accept_connection(data, connection_id, sender)
             if connection is None:
                 return
         connection.receive_datagram(data, sender, now)
-        if connection.core.heard:
+        if connection.dialed or connection.core.heard:
             touched.add(connection)
         else:
-            self._drop(connection)
+            # Junk that only looked like a first datagram: forgotten at once, it would hold a place.
+            connection.on_closed("the first datagram was not valid")
+            self.forget(connection)
 
     def _take_segments(
         self, data: bytes, segment_bytes: int, sender: Address, now: float, touched: set[Connection]
@@ -374,7 +347,7 @@ class Endpoint:
         """Several datagrams of one sender, usually all of one connection."""
         connection_id = data[1 : 1 + CONNECTION_ID_BYTES]
         connection = self._routes.get(connection_id)
-        if connection is not None and _all_short_headers_to(connection_id, data, segment_bytes):
+        if connection is not None and all_short_headers_to(connection_id, data, segment_bytes):
             connection.receive_segments(data, segment_bytes, sender, now)
             touched.add(connection)
             return
@@ -383,68 +356,29 @@ class Endpoint:
 
     def _accept_connection(self, data: bytes, original: bytes, sender: Address) -> Connection | None:
         """A stranger's datagram: a new connection if it is a proper first one and there is room."""
-        if not self._accept or self._closing or len(data) < _MIN_INITIAL_BYTES:
+        if not self._accept or self._closing or not may_open_connection(data, original):
             return None
-        if not data[0] & _LONG_HEADER or data[0] & _LONG_TYPE or data[1:5] != _VERSION_1:
-            return None
-        if not _MIN_ORIGINAL_BYTES <= len(original) <= _MAX_CONNECTION_ID_BYTES:
-            return None
-        limits = self.limits
-        inbound = self._inbound_per_ip
-        if (
-            len(self._handshakes) >= limits.handshakes
-            or inbound[sender[0]] >= limits.connections_per_ip
-            or inbound.total() >= limits.connections
-        ):
+        if not self._admission.has_room_for(sender[0]):
             return None  # silence costs less than a refusal, and the dialer's timeout says the rest
         connection = self._new_connection(sender, original=original)
-        self._handshakes.add(connection)
-        inbound[sender[0]] += 1
+        self._admission.began(connection)
         return connection
 
     def _new_connection(
         self, remote: Address, *, original: bytes | None = None, expected_peer_id: PeerId | None = None
     ) -> Connection:
         connection = Connection(self, remote, dialed=original is None)
-        connection.core = make_core(
-            self._backend,
-            self._settings,
-            connection,
-            original_destination=original,
-            expected_peer_id=expected_peer_id,
-        )
+        connection.core = self._make_core(self._settings, connection, original, expected_peer_id)
         self._known.add(connection)
         self.route(connection.core.connection_id, connection)
         if original is not None:
             self.route(original, connection)
         return connection
 
-    def _drop(self, connection: Connection) -> None:
-        """Junk that only looked like a first datagram: forget it at once, it would hold a place."""
-        if not connection.dialed:
-            connection.on_closed("the first datagram was not valid")
-            self.forget(connection)
-
     def _close_all(self, reason: str) -> None:
         self._closing = True
         for connection in list(self._known):
             connection.shut(CLOSE_NORMAL, reason)
-
-
-def _all_short_headers_to(connection_id: bytes, data: bytes, segment_bytes: int) -> bool:
-    """Whether every segment is a short-header packet to the same connection id.
-
-    Looks at the first bytes of all segments column by column, each column one slice: a loop over the
-    segments would cost more than the engine takes to decrypt them. A last segment too short for a
-    connection id makes a column too short, which is a no.
-    """
-    count = -(-len(data) // segment_bytes)
-    if max(data[::segment_bytes]) >= _LONG_HEADER:
-        return False
-    return all(
-        data[column::segment_bytes] == connection_id[column - 1 : column] * count
-        for column in range(1, CONNECTION_ID_BYTES + 1)
-    )
 
 
 def _no_answer(address: PeerAddress, timeout: float) -> _TimedOut:

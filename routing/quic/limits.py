@@ -18,11 +18,6 @@ SEND_BACKLOG_LOW = 1 << 19
 # bindings live 30 s or more, and a peer that vanished is noticed.
 PING_SECONDS = 1.0
 
-# How long an acknowledgement may wait for the answer of a task that has just been woken with a message.
-# Carried by the answer it saves each side a datagram and a wake-up, a third of the CPU of a call; QUIC
-# allows 25 ms (max_ack_delay).
-ANSWER_PATIENCE = 0.002
-
 # PINGs in a row without any packet from the peer before it counts as dead, so 4 to 5 s. Counted in
 # our own PINGs, not by the clock: after a pause of this process a healthy peer must not be dropped.
 MISSED_PINGS = 4
@@ -40,7 +35,7 @@ class Limits:
 
     Attributes:
         connections: inbound connections in all; each costs some 50 KB when idle.
-        connections_per_ip: inbound connections from one address; several nodes share a NAT.
+        connections_per_ip: inbound connections from one IPv4 address or IPv6 /64; several nodes share a NAT.
         handshakes: inbound handshakes under way; each costs 3 ms of CPU, and strangers can start them.
         handshake_timeout: seconds an inbound handshake may take.
         streams_per_connection: streams a peer may have open on one connection, at most 100.

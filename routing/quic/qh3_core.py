@@ -23,6 +23,7 @@ from routing.quic import tls
 from routing.quic.core import (
     CONNECTION_ID_BYTES,
     DATAGRAM_BYTES,
+    DATAGRAM_FRAME_BYTES,
     INITIAL_RTT,
     Address,
     CoreListener,
@@ -33,6 +34,8 @@ from routing.quic.core import (
 _EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
 # Bound of one TLS flight of ours; two certificates would fit many times.
 _FLIGHT_BYTES = 16384
+# Payload of a DATAGRAM frame that surely fits one packet.
+_FILLER_BYTES = 1350
 # QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
 _CRYPTO_ERROR = 0x100
 
@@ -122,6 +125,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             idle_timeout=settings.idle_timeout,
             connection_id_length=CONNECTION_ID_BYTES,
             initial_rtt=INITIAL_RTT,
+            max_datagram_frame_size=DATAGRAM_FRAME_BYTES,
         )
         # asserted to be there for servers; never looked at, see _Bridge
         configuration.certificate = configuration.private_key = True
@@ -244,6 +248,13 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
     def ping(self) -> None:
         self._pings += 1
         self._core.send_ping(self._pings)
+
+    def send_filler(self, count: int) -> None:
+        try:
+            for _ in range(count // _FILLER_BYTES):
+                self._core.send_datagram(bytes(_FILLER_BYTES))
+        except (ValueError, RuntimeError):
+            pass  # the peer takes no datagrams
 
     def set_held(self, held: bool) -> None:
         self._held = held

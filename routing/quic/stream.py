@@ -236,10 +236,11 @@ class Stream:
                 where = "in the middle of a message" if self._have else "the stream"
                 raise self._closed(f"the peer ended {where}")
             self._wanted = count
-            self.connection.reader_waits()
-            self._reader = trio.lowlevel.current_task()
-            self._reads = 0
             try:
+                if self.connection.reader_waits():
+                    continue  # what was held back has been brought, perhaps what is wanted here
+                self._reader = trio.lowlevel.current_task()
+                self._reads = 0
                 await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
             finally:
                 self._wanted = 0
@@ -293,7 +294,6 @@ class Stream:
             self._ended = True
         if self._reader is not None and (end or self._have >= self._wanted):
             self._wake_reader()
-            self.connection.reader_woken()
         if end:
             self._forget_if_over()
         return len(data)

@@ -36,7 +36,7 @@ from node.serve.cells import Cells
 from node.verification import held_whole
 from routing.identity import Identity
 from routing.wire.codecs import Float32Array
-from scripts.bench.engine_memory import ServerMemory, server_memory
+from scripts.bench.engine_memory import Resident, ServerMemory, resident
 
 PROMPT = 8  # tokens before the first timed pass: attention reads a cache that is not empty
 PREFILLS = (64, 512)  # tokens
@@ -54,11 +54,12 @@ class Way:
     run: Compute
     clear: Callable[[], None]
     decode: list[float]  # seconds a token, one figure a round
+    cpu: list[float]  # the same of this process's CPU time
     prefill: dict[int, list[float]]  # tokens -> seconds
 
     @classmethod
     def of(cls, name: str, run: Compute, clear: Callable[[], None]) -> Way:
-        return cls(name, run, clear, [], {size: [] for size in PREFILLS})
+        return cls(name, run, clear, [], [], {size: [] for size in PREFILLS})
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class Speeds:
         decode: way -> tokens a second, median of the rounds.
         decode_rounds: way -> tokens a second of each round.
         ratio: way -> its speed over plain's, median of the rounds' ratios.
+        cpu_ratio: plain's CPU time over home's, both in this process: other processes disturb it less.
         prefill: tokens -> way -> tokens a second, the best round.
         identical: way -> its logits are byte-identical with plain's in every compared pass.
         trips: the swarm's ledger over its decode passes.
@@ -78,6 +80,7 @@ class Speeds:
     decode: dict[str, float]
     decode_rounds: dict[str, list[float]]
     ratio: dict[str, float]
+    cpu_ratio: float
     prefill: dict[int, dict[str, float]]
     identical: dict[str, bool]
     trips: TripsReport
@@ -106,7 +109,12 @@ def measure(
     with LocalSwarm(folder, store, threads=threads) as swarm, LlamaModel(library, [path]) as model:
         swarm.start(path, stored.manifest, servers)
         processes = [process.pid for process in swarm.processes()]
-        before = [server_memory(pid) for pid in processes]
+        snapshots: list[list[Resident]] = []
+
+        def look() -> None:
+            snapshots.append([resident(pid) for pid in processes])
+
+        look()
         context = max(PROMPT + rounds * tokens, max(PREFILLS)) + PROMPT
         settings = BackboneSettings(threads=threads, context=context, ubatch=max(PREFILLS))
         cells = Cells()
@@ -126,17 +134,15 @@ def measure(
                     ]
                     # One thread for all: OpenMP keeps a team of spinning helpers for each thread that asks.
                     identical = await trio.to_thread.run_sync(_rounds, ways, model.n_vocab, rounds, tokens)
+                    look()
                     trips = asks.port.ledger.report()
                     await trio.to_thread.run_sync(_prefills, ways, model.n_vocab)
-            return _speeds(threads, ways, identical, trips, [])
+                    look()
+            share = sum(call.bytes_per_cell * call.n_experts for call in stored.manifest.calls) // servers
+            memory = [ServerMemory(share, *moments) for moments in zip(*snapshots, strict=True)]
+            return _speeds(threads, ways, identical, trips, memory)
 
-        speeds = trio.run(run)
-        after = [server_memory(pid) for pid in processes]
-    cells_each = sum(call.bytes_per_cell * call.n_experts for call in stored.manifest.calls) // servers
-    memory = [
-        ServerMemory.between(start, end, cells_each) for start, end in zip(before, after, strict=True)
-    ]
-    return Speeds(**{**vars(speeds), "memory": memory})
+        return trio.run(run)
 
 
 @asynccontextmanager
@@ -165,7 +171,6 @@ def _counted(live: LiveBackbone) -> Compute:
 
 def _rounds(ways: Sequence[Way], n_vocab: int, rounds: int, tokens: int) -> dict[str, bool]:
     ids = random_tokens(n_vocab, PROMPT + rounds * tokens)
-    expected: dict[int, Float32Array] = {}
     identical = {way.name: True for way in ways}
     for way in ways:
         way.run([Row(token, i, wanted=i == PROMPT - 1) for i, token in enumerate(ids[:PROMPT])])
@@ -173,20 +178,25 @@ def _rounds(ways: Sequence[Way], n_vocab: int, rounds: int, tokens: int) -> dict
         start = PROMPT + number * tokens
         found: dict[str, Float32Array] = {}
         for way in ways if number % 2 == 0 else ways[::-1]:
-            begun = time.perf_counter()
+            begun, cpu = time.perf_counter(), time.process_time()
             for position in range(start, start + tokens):
                 logits = way.run([Row(ids[position], position)])
             way.decode.append((time.perf_counter() - begun) / tokens)
+            way.cpu.append((time.process_time() - cpu) / tokens)
             found[way.name] = logits
         for name, logits in found.items():
-            identical[name] &= bool(np.isfinite(logits).all()) and logits.tobytes() == found["plain"].tobytes()
+            identical[name] &= (
+                bool(np.isfinite(logits).all()) and logits.tobytes() == found["plain"].tobytes()
+            )
     return identical
 
 
 def _prefills(ways: Sequence[Way], n_vocab: int) -> None:
     for number in range(PREFILL_ROUNDS):
         for size in PREFILLS:
-            rows = [Row(token, i, wanted=i == size - 1) for i, token in enumerate(random_tokens(n_vocab, size))]
+            rows = [
+                Row(token, i, wanted=i == size - 1) for i, token in enumerate(random_tokens(n_vocab, size))
+            ]
             for way in ways if number % 2 == 0 else ways[::-1]:
                 way.clear()
                 begun = time.perf_counter()
@@ -200,7 +210,11 @@ def random_tokens(n_vocab: int, count: int) -> list[int]:
 
 
 def _speeds(
-    threads: int, ways: Sequence[Way], identical: dict[str, bool], trips: TripsReport, memory: list[ServerMemory]
+    threads: int,
+    ways: Sequence[Way],
+    identical: dict[str, bool],
+    trips: TripsReport,
+    memory: list[ServerMemory],
 ) -> Speeds:
     plain = ways[0].decode
     return Speeds(
@@ -208,6 +222,7 @@ def _speeds(
         decode={way.name: 1 / median(way.decode) for way in ways},
         decode_rounds={way.name: [1 / seconds for seconds in way.decode] for way in ways},
         ratio={way.name: median(p / s for p, s in zip(plain, way.decode, strict=True)) for way in ways},
+        cpu_ratio=median(p / s for p, s in zip(ways[0].cpu, ways[1].cpu, strict=True)),
         prefill={size: {way.name: size / min(way.prefill[size]) for way in ways} for size in PREFILLS},
         identical=identical,
         trips=trips,

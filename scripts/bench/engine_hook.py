@@ -12,9 +12,9 @@ without - (empty - bare) is plain graph execution minus experts, and
 
     hook per layer = (ready - (without - (empty - bare))) / MoE layers
 
-It holds everything: asking about each node, deciding, stopping the graph twice a layer and starting it again, copying
-the inputs out, checking and writing the result. A fifth context, `asked`, has the hook with nothing to hook: its cost above
-`bare` is that of the hook's answers to asks alone.
+It holds everything: asking about each node, deciding, stopping the graph and starting it again, copying the
+inputs out, checking and writing the result. A fifth context, `asked`, has the hook with nothing to hook: its
+cost above `bare` is that of the hook's answers to asks alone.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from node.model.store import StoredModel
 from routing.wire.codecs import Float32Array
 
 CONTEXT = 256  # tokens: one size of graph, so that it is reused from pass to pass
-PASSES = 24  # timed, of one context in a round
-WARM_PASSES = 4
+PASSES = 32  # of each context in a round, one after the other
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ class HookCost:
 
     Attributes:
         layers: MoE calls in a pass; asks: nodes asked about in a pass (a count).
-        passes: context -> seconds a pass, median of the rounds.
-        per_layer: what the hook costs a MoE layer, median of the rounds' figures.
+        passes: context -> seconds a pass, median of all.
+        per_layer: what the hook costs a MoE layer, median over passes; contexts take turns pass by pass.
         empty_ask: one empty Python callback; hook_ask: the hook's answer to one ask.
         asks_per_layer: asks x hook_ask over layers: the part of per_layer that is answering.
     """
@@ -133,23 +132,25 @@ def measure_hook(library: Library, stored: StoredModel, *, threads: int, rounds:
     hooks = (ready, teacher, asked)
     with ExitStack() as opened:
         model = opened.enter_context(LlamaModel(library, [stored.trunk]))
+        seconds: dict[str, list[float]] = {name: [] for name in callbacks}
         contexts = {
             name: opened.enter_context(
                 Context(model, n_ctx=CONTEXT, n_ubatch=CONTEXT, threads=threads, callback=callback)
             )
             for name, callback in callbacks.items()
         }
-        for context in contexts.values():
-            _passes(context, hooks, WARM_PASSES)
-        without.teacher = None
-        seconds: dict[str, list[float]] = {name: [] for name in contexts}
-        asks_before = ready.counts.asks
-        for number in range(rounds):
-            names = list(contexts) if number % 2 == 0 else list(contexts)[::-1]
-            for name in names:
-                begun = time.perf_counter()
-                _passes(contexts[name], hooks, PASSES)
-                seconds[name].append((time.perf_counter() - begun) / PASSES)
+        turns = list(contexts.items())
+        asks_before = 0
+        for number in range(rounds + 1):
+            if number == 1:  # the first round is to warm up and to teach
+                without.teacher = None
+                asks_before = ready.counts.asks
+                seconds = {name: [] for name in contexts}
+            for context in contexts.values():
+                context.clear()
+            for position in range(PASSES):
+                for name, context in turns if position % 2 == 0 else turns[::-1]:
+                    seconds[name].append(_timed_pass(context, position, hooks))
         asks = (ready.counts.asks - asks_before) // (rounds * PASSES)
         if any(op_cell(address).value != NOP for address in without.left_out):
             raise HookError("llama.cpp did not use its graph again, so nothing was measured; raise CONTEXT")
@@ -170,15 +171,15 @@ def measure_hook(library: Library, stored: StoredModel, *, threads: int, rounds:
     )
 
 
-def _passes(context: Context, hooks: Iterable[GraphHook], count: int) -> None:
-    """Single-token passes at the same few positions, so that the graph stays the same."""
-    context.clear()
-    for position in range(count):
-        for hook in hooks:
-            hook.begin()
-        context.compute([Row(position % context.model.n_vocab, position)])
-        for hook in hooks:
-            hook.finish()
+def _timed_pass(context: Context, position: int, hooks: Iterable[GraphHook]) -> float:
+    for hook in hooks:
+        hook.begin()
+    begun = time.perf_counter()
+    context.compute([Row(position % context.model.n_vocab, position)])
+    seconds = time.perf_counter() - begun
+    for hook in hooks:
+        hook.finish()
+    return seconds
 
 
 def _difference(more: list[float], less: list[float]) -> float:

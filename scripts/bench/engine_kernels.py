@@ -2,8 +2,9 @@
 
 `kernels` is the time of `Kernels.run` for one token, experts and layers taking turns until all have been
 read, so that weights come from memory and not from a cache. `read` is the time of reading the very same
-bytes, expert by expert, on one thread: numpy's sum of 64-bit integers, which keeps up with the memory (a copy into a
-small buffer is slower and given for comparison). `cached` is one call repeated: what computing alone takes.
+bytes, expert by expert, on one thread: numpy's sum of 64-bit integers, which keeps up with the memory (a
+copy into a small buffer is slower and given for comparison). `cached` is one call repeated: what computing
+alone takes.
 """
 
 from __future__ import annotations

@@ -23,22 +23,21 @@ class Resident:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """An expert server when it began to listen, and after it has served.
+    """An expert server at three moments.
 
     Attributes:
         cells: bytes of the experts it serves, all mapped.
+        listening: when it had mapped them; decoded: after the decode rounds, which read nearly all of them;
+        prefilled: after prompts, whose rows need scratch memory of the kernels and of the wire.
     """
 
     cells: int
-    before: Resident
-    after: Resident
-
-    @classmethod
-    def between(cls, before: Resident, after: Resident, cells: int) -> ServerMemory:
-        return cls(cells, before, after)
+    listening: Resident
+    decoded: Resident
+    prefilled: Resident
 
 
-def server_memory(pid: int) -> Resident:
+def resident(pid: int) -> Resident:
     """Zeros where there is no /proc."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

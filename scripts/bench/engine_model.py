@@ -2,7 +2,7 @@
 
     scripts/make_random_moe FILE [--arch ARCH] [--layers N] [--embd N] [--ff N] [--experts N] [--used N] ...
 
-Without options it is Qwen3-30B-A3B with 8 of its 48 layers and a vocabulary of 4096: 3.0 GB. There is no
+Without options it is Qwen3-30B-A3B with 8 of its 48 layers and a vocabulary of 4096: 3.2 GB. There is no
 tokenizer. The same arguments always give the same bytes.
 
 Quantising 5 billion weights would take minutes, so no tensor is quantised whole. For each type and row
@@ -105,6 +105,10 @@ def make(library: Library, shape: Shape, target: Path) -> int:
         raise LocalError(f"--used {shape.used}: between 1 and the {shape.experts} experts")
     if shape.heads % shape.kv_heads:
         raise LocalError(f"--kv-heads {shape.kv_heads}: must divide the {shape.heads} heads")
+    if ARCHITECTURES[shape.arch].qk_norm == "all" and not (
+        shape.embd == shape.heads * shape.head_size == shape.kv_heads * shape.head_size
+    ):
+        raise LocalError(f"--arch {shape.arch}: queries and keys must be as wide as --embd {shape.embd}")
     source = _Weights(library, shape.seed)
     tensors = [
         source.tensor("token_embd.weight", shape.trunk_type, shape.embd, shape.vocab),
@@ -231,28 +235,31 @@ def _pointer(array: npt.NDArray[Any]) -> C.c_void_p:
     return C.c_void_p(array.ctypes.data)
 
 
+# Options of a shape, and what they mean.
+SIZES = {
+    "layers": "blocks, each with routed experts",
+    "embd": "width of a hidden state",
+    "ff": "width of an expert",
+    "experts": "experts of a layer",
+    "used": "experts a token is sent to",
+    "heads": "heads of attention",
+    "kv-heads": "heads of keys and values",
+    "head-size": "width of a head",
+    "vocab": "tokens",
+    "context": "tokens it claims to have been trained with",
+    "seed": "another seed, other weights",
+}
+
+
 def add_shape_options(parser: argparse.ArgumentParser) -> None:
     """`--arch`, `--layers` and the rest of a Shape; read back by `shape_of`."""
     group = parser.add_argument_group("the model's shape")
     plain = Shape()
     group.add_argument("--arch", choices=tuple(ARCHITECTURES), default=plain.arch)
-    sizes = {
-        "layers": "blocks, each with routed experts",
-        "embd": "width of a hidden state",
-        "ff": "width of an expert",
-        "experts": "experts of a layer",
-        "used": "experts a token is sent to",
-        "heads": "heads of attention",
-        "kv-heads": "heads of keys and values",
-        "head-size": "width of a head",
-        "vocab": "tokens",
-        "context": "tokens it claims to have been trained with",
-        "seed": "another seed, other weights",
-    }
-    for name, meaning in sizes.items():
+    for name, meaning in SIZES.items():
         default = getattr(plain, name.replace("-", "_"))
         group.add_argument(
-            f"--{name}", type=_positive, default=default, metavar="N", help=f"{meaning} ({default})"
+            f"--{name}", type=positive, default=default, metavar="N", help=f"{meaning} ({default})"
         )
     defaults = [plain.gate_type, plain.down_type, plain.trunk_type, plain.output_type]
     group.add_argument(
@@ -270,12 +277,7 @@ def shape_of(args: argparse.Namespace) -> Shape:
         raise LocalError(f"--types {args.types}: two to four types, separated by commas")
     plain = Shape()
     types = given + [plain.trunk_type, plain.output_type][len(given) - 2 :]
-    numbers = {
-        name: getattr(args, name)
-        for name in (
-            "layers", "embd", "ff", "experts", "used", "heads", "kv_heads", "head_size", "vocab", "context", "seed",
-        )
-    }  # fmt: skip
+    numbers = {name.replace("-", "_"): getattr(args, name.replace("-", "_")) for name in SIZES}
     return Shape(
         args.arch,
         **numbers,
@@ -286,7 +288,8 @@ def shape_of(args: argparse.Namespace) -> Shape:
     )
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """A command-line argument that counts something."""
     number = int(text)
     if number < 1:
         raise ValueError

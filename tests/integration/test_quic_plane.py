@@ -25,6 +25,7 @@ from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.errors import ConnectFailed, MessageTooLarge, StreamClosed, WrongPeer
 from routing.quic.limits import CONNECTION_WINDOW, Limits
 from routing.quic.stream import Stream
+from routing.quic.warmup import ENOUGH_WINDOW
 from tests.integration.udp_proxy import UdpProxy, through
 
 ECHO = "/test/echo/1"
@@ -243,7 +244,7 @@ def test_a_wrong_peer_is_refused_and_gets_nothing(backend: str) -> None:
                 await client.connect(PeerAddress(*server.local_address, wanted))
             assert wanted in str(error.value) and server.identity.peer_id in str(error.value)
             assert not client.connections and client.connection_to(wanted) is None
-            await until(lambda: not server._handshakes)
+            await until(lambda: not server._admission.handshakes)
             assert not server.connections and not called
 
     run(test)
@@ -355,6 +356,30 @@ def test_a_stuck_reader_bounds_what_a_hostile_peer_can_make_us_hold(backend: str
 
 
 @each_backend
+def test_a_reader_gets_what_a_hold_kept_back(backend: str) -> None:
+    """Waiting lets go of the hold, which may bring the whole message before the task sleeps."""
+
+    async def test() -> None:
+        sizes: list[int] = []
+
+        async def late(stream: Stream) -> None:
+            await trio.sleep(0.2)
+            sizes.append(len(await stream.receive_message(MAX_BYTES)))
+            await stream.send_message(b"done")
+
+        async with (
+            running(backend, {"/late": late}, limits=Limits(unread_bytes=1 << 16)) as server,
+            running(backend) as client,
+        ):
+            stream = (await client.connect(address_of(server))).open_stream("/late")
+            await stream.send_message(bytes(1_000_000))
+            assert await stream.receive_message(10) == b"done"
+            assert sizes == [1_000_000]
+
+    run(test, seconds=5)
+
+
+@each_backend
 def test_a_message_longer_than_all_windows_passes_when_it_is_waited_for(backend: str) -> None:
     async def test() -> None:
         async with (
@@ -365,6 +390,43 @@ def test_a_message_longer_than_all_windows_passes_when_it_is_waited_for(backend:
             message = os.urandom(MAX_BYTES)
             await stream.send_message(message)
             assert await stream.receive_message(MAX_BYTES) == message
+
+    run(test)
+
+
+def test_a_held_peer_that_floods_without_credit_is_closed() -> None:
+    """DATAGRAM frames know no flow control; an engine that is held would keep them all."""
+
+    async def test() -> None:
+        async def stuck(stream: Stream) -> None:
+            await trio.sleep_forever()
+
+        limits = Limits(unread_bytes=1 << 16)
+        async with running("qh3", {"/stuck": stuck}, limits=limits) as server, running("qh3") as hostile:
+            connection = await hostile.connect(address_of(server))
+            stream = connection.open_stream("/stuck")
+            await stream.send_message(bytes(500_000))
+            await until(lambda: [each for each in server.connections if each._held])
+            (inbound,) = server.connections
+            before = inbound.bytes_received
+            while connection.is_open:
+                connection.send_filler(100_000)
+                await trio.sleep(0.001)
+            assert connection.close_reason == "kept sending without credit"
+            assert inbound.bytes_received - before < 3 * CONNECTION_WINDOW
+
+    run(test)
+
+
+@each_pairing
+def test_both_sides_fill_their_windows_after_the_dial(client_backend: str, server_backend: str) -> None:
+    async def test() -> None:
+        async with running(server_backend) as server, running(client_backend) as client:
+            connection = await client.connect(address_of(server))
+            await until(lambda: server.connections)
+            (inbound,) = server.connections
+            await until(lambda: min(connection.congestion_window, inbound.congestion_window) >= ENOUGH_WINDOW)
+            assert connection.bytes_sent + inbound.bytes_sent < 2 * 3 * ENOUGH_WINDOW
 
     run(test)
 
@@ -642,7 +704,7 @@ def test_first_datagrams_that_are_junk_hold_no_place(backend: str) -> None:
                 junk = b"\xc3\0\0\0\x01\x08" + bytes([number] * 8) + b"\x08" + os.urandom(1200)
                 stranger.sendto(junk, server.local_address)
             await trio.sleep(0.1)
-            assert not server._known and not server._routes and not server._handshakes
+            assert not server._known and not server._routes and not server._admission.handshakes
             assert (await client.connect(address_of(server))).is_open
             stranger.close()
 

@@ -19,7 +19,7 @@ from routing.quic.certificate import (
     make_certificate,
     verify_certificate,
 )
-from routing.quic.core import BACKENDS, Backend, CoreSettings, QuicCore, make_core
+from routing.quic.core import BACKENDS, Backend, CoreSettings, QuicCore, load_backend
 from routing.quic.limits import CONNECTION_WINDOW, STREAM_WINDOW
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -63,21 +63,16 @@ class Pair:
         server_expects: PeerId | None = None,
     ) -> None:
         self.client_notes, self.server_notes = Notes(), Notes()
-        self.client = make_core(
-            backends[0], settings(client), self.client_notes, expected_peer_id=client_expects
-        )
+        self.client = load_backend(backends[0])(settings(client), self.client_notes, None, client_expects)
         self.now = 100.0
         self.client.connect(SERVER, self.now)
         first = self.client.datagrams_to_send(self.now)
         size = first[0][0][5]
-        self.server = make_core(
-            backends[1],
-            settings(server),
-            self.server_notes,
-            original_destination=first[0][0][6 : 6 + size],
-            expected_peer_id=server_expects,
+        original_destination = first[0][0][6 : 6 + size]
+        self.server = load_backend(backends[1])(
+            settings(server), self.server_notes, original_destination, server_expects
         )
-        for data, _ in first:
+        for data, *_ in first:
             self.server.receive_datagram(data, CLIENT, self.now)
 
     def step(self) -> None:
@@ -90,7 +85,7 @@ class Pair:
                 core.handle_timer(self.now)
 
     def _carry(self, source: QuicCore, target: QuicCore, address: tuple[str, int]) -> None:
-        for data, _ in source.datagrams_to_send(self.now):
+        for data, *_ in source.datagrams_to_send(self.now):
             target.receive_datagram(data, address, self.now)
 
     def try_to_talk(self) -> None:

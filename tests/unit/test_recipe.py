@@ -121,7 +121,7 @@ def test_depth_is_bounded() -> None:
         (UP, 12),
         (DOWN, 6),
         (R.Weigh(R.Scale("down.scale", R.Bias("down.bias", DOWN))), 6),
-        (R.Half(0, DOWN), 3),
+        (R.Square(R.Half(0, DOWN)), 3),
         (R.Glu("SWIGLU", R.Matmul("gate_up.weight", R.Input())), 12),
         (R.Product(GATE, R.Affine(2.0, R.Unary("TANH", UP))), 12),
         (R.Norm("NORM", 0.0, R.Clamp(-1.0, 1.0, R.Square(R.Total(UP, GATE)))), 12),
@@ -156,6 +156,8 @@ def test_output_width(output: R.Expression, width: int) -> None:
             "the input itself is joined",
         ),
         (R.Square(R.Input()), "no expert matrix"),
+        # Kernels read a result as one piece of memory.
+        (R.Half(0, UP), "half of a row"),
     ],
 )
 def test_output_width_refuses_each_misfit(output: R.Expression, message: str) -> None:

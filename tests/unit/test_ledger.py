@@ -1,0 +1,61 @@
+"""The ledger of trips: what was waited for, what was sent, who was slowest."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.decode.ledger import TripsLedger
+from routing.dispatch.call import CallStats, ServerStats
+
+
+def stats(out: int, back: int, waits: dict[str, float], waves: int = 1) -> CallStats:
+    servers = [ServerStats(peer, wait, 0.0, 0, 1) for peer, wait in waits.items()]
+    return CallStats(out, back, servers, waves=waves)
+
+
+def test_nothing_yet() -> None:
+    report = TripsLedger().report()
+    assert (report.trips_per_token, report.trips_per_pass, report.bytes_per_token_layer) == (0, 0, 0)
+    assert report.calls_per_pass == 0 and report.slowest_peer == ""
+
+
+def test_sums() -> None:
+    ledger = TripsLedger()
+    for tokens in (5, 1, 1):
+        for layer in range(3):
+            if layer == 2:
+                ledger.count_home(0.25, whole=True)
+            else:
+                ledger.count_call(stats(100 * tokens, 50, {"a": 0.1, "b": 0.2 + layer}), tokens, 0.5)
+        ledger.count_pass(tokens)
+    report = ledger.report()
+    assert (report.passes, report.tokens, report.calls_per_pass, report.trips) == (3, 7, 3, 6)
+    assert report.trips_per_pass == 2.0 and report.trips_per_token == pytest.approx(6 / 7, abs=1e-3)
+    assert (report.bytes_out, report.bytes_back) == (1400, 300)
+    assert report.bytes_per_token_layer == pytest.approx(1700 / 14, abs=0.05)
+    assert report.waited == 3.0 and report.computed_home == 0.75
+    assert report.slowest_peer == "b"
+
+
+def test_a_call_that_asked_nobody_is_no_trip() -> None:
+    ledger = TripsLedger()
+    ledger.count_call(stats(0, 0, {}, waves=0), 4, 0.0)
+    ledger.count_home(0.1, whole=False)
+    ledger.count_pass(4)
+    report = ledger.report()
+    assert (report.trips, report.calls_per_pass, report.bytes_per_token_layer) == (0, 1, 0)
+
+
+def test_waves_after_failures_are_one_trip_with_all_their_bytes() -> None:
+    ledger = TripsLedger()
+    ledger.count_call(stats(300, 30, {"b": 0.1}, waves=3), 1, 0.1)
+    ledger.count_pass(1)
+    report = ledger.report()
+    assert (report.trips, report.bytes_out) == (1, 300)
+
+
+def test_the_slowest_is_who_was_last_most_often() -> None:
+    ledger = TripsLedger()
+    for waits in ({"a": 9.0, "b": 0.1}, {"a": 0.1, "b": 0.2}, {"a": 0.1, "b": 0.2}):
+        ledger.count_call(stats(1, 1, waits), 1, 0.0)
+    assert ledger.report().slowest_peer == "b"
