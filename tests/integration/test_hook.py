@@ -20,11 +20,11 @@ from node.engine.sampler import Sampler, SamplingSettings
 from routing.errors import LocalError, PeerError
 from routing.wire.codecs import Float32Array
 from tests.model_parts import ModelParts, WatchedPort, rows
-from tests.zoo.make_zoo import zoo
+from tests.zoo.names import ZOO
 
 Parts = Callable[..., ModelParts]
 
-NAMES = ("demo", *zoo())
+NAMES = ("demo", *ZOO)
 
 
 def same(expected: Float32Array, found: Float32Array) -> bool:
@@ -384,6 +384,20 @@ def test_all_sequences_of_a_lost_pass_are_emptied(parts: Parts) -> None:
             backbone.run([Row(tokens[8], 4, 0), Row(tokens[9], 4, 1)])
         # Both begin again at 0 and give what they gave.
         assert same(expected, backbone.run(both))
+
+
+def test_a_sequence_that_could_go_back_is_emptied_with_the_one_that_could_not(parts: Parts) -> None:
+    model = parts("granitehybrid")
+    tokens = model.tokens(20)
+    port = WatchedPort(model.local())
+    first, fresh = rows(tokens[:4], 0, 0), rows(tokens[4:8], 0, 1)
+    with model.plain(n_sequences=2) as plain, model.backbone(port, n_sequences=2) as backbone:
+        expected = [plain.run(first), plain.run(fresh)]
+        assert same(expected[0], backbone.run(first))
+        port.inner = Failing(model.local(), "leave", 2, PeerError("gone"))
+        with pytest.raises(SequenceLost):
+            backbone.run([Row(tokens[8], 4, 0), *fresh])
+        assert same(expected[0], backbone.run(first)) and same(expected[1], backbone.run(fresh))
 
 
 def test_what_was_learned_serves_the_next_passes(parts: Parts) -> None:

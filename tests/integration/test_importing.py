@@ -23,7 +23,7 @@ from node.model.store import MIN_PREFIX, Store, StoreError
 from routing.errors import LocalError
 from tests.gguf_files import write_model
 from tests.model_parts import ModelParts
-from tests.zoo.make_zoo import zoo
+from tests.zoo.names import ZOO
 
 Parts = Callable[..., ModelParts]
 
@@ -98,6 +98,18 @@ def test_a_changed_expert_is_seen(parts: Parts, layer: int) -> None:
     held[layer, "exps"] = dataclasses.replace(held[layer, "exps"], tensors=tensors)
     reason = gate(model.library, (model.path,), model.stored.trunk, model.manifest, held)
     assert reason.startswith("a pass of ") and "differs" in reason
+
+
+def test_the_last_bits_count(parts: Parts) -> None:
+    model = parts("qwen3moe")
+    held = dict(model.held)
+    down = held[2, "exps"].tensors["down.weight"]
+    data = down.data.copy()
+    data.view(np.uint32)[:] ^= 1  # of f32
+    tensors = {**held[2, "exps"].tensors, "down.weight": dataclasses.replace(down, data=data)}
+    held[2, "exps"] = dataclasses.replace(held[2, "exps"], tensors=tensors)
+    reason = gate(model.library, (model.path,), model.stored.trunk, model.manifest, held)
+    assert reason.startswith("a pass of ") and "e-" in reason
 
 
 def test_a_manifest_of_another_recipe_is_seen(parts: Parts) -> None:
@@ -371,7 +383,7 @@ def test_two_imports_at_once(library: Library, store: Store, demo_model: Path) -
     assert store.get(stored.model_id) == stored
 
 
-@pytest.mark.parametrize("name", zoo())
+@pytest.mark.parametrize("name", ZOO)
 def test_every_zoo_model_has_a_small_or_hollow_trunk(parts: Parts, name: str) -> None:
     model = parts(name)
     used = model.stored.trunk.stat().st_blocks * 512

@@ -104,6 +104,21 @@ def test_split_into_parts(
     assert len(store.sources(stored.model_id)[0].parts) == count
 
 
+def test_another_order_in_the_file(
+    library: Library, store: Store, original: Path, known: Manifest, tmp_path: Path
+) -> None:
+    file = open_model(original)
+    with MappedModel(file) as mapped:
+        tensors = [
+            TensorToWrite(name, tensor.shape, tensor.type, bytes(mapped.tensor_view(name)))
+            for name, tensor in reversed(file.tensors.items())
+        ]
+    path = tmp_path / "reversed.gguf"
+    write_gguf(path, file.metadata, tensors)
+    assert list(open_model(path).tensors) != list(file.tensors)
+    assert import_model(library, store, path).manifest == known
+
+
 def test_other_metadata_is_the_same_model(
     library: Library, store: Store, original: Path, known: Manifest, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from node.engine.trace import Trace, trace
 from node.model import recipe as R
 from tests.model_parts import ModelParts
 from tests.zoo.make_zoo import zoo
+from tests.zoo.names import ZOO
 
 Parts = Callable[..., ModelParts]
 
@@ -42,7 +43,7 @@ def recipes(library: Library, path: Path) -> list[R.Recipe]:
     return [call.recipe for call in calls_of(library, path)]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ZOO)
 def test_the_trunk_shows_the_same_recipes_as_the_whole_model(
     library: Library, parts: Parts, name: str
 ) -> None:
@@ -275,6 +276,16 @@ def test_a_part_of_a_row_that_is_no_half_is_refused(graph: Graph) -> None:
         else:
             with pytest.raises(R.RecipeError, match="a half row at byte 16"):
                 graph.finish(down)
+
+
+def test_a_half_of_a_half(graph: Graph) -> None:
+    x, ids = graph.leaf("x", 8, 1, 2), graph.leaf("ids", 3, 2)
+    both = graph.node("MUL_MAT_ID", (32, 3, 2), graph.expert("gate_up"), x, ids)
+    # view_offset counts from the tensor that owns the bytes, also in a view of a view.
+    second = graph.node("VIEW", (16, 3, 2), both, nb=both.nb, view_offset=64)
+    part = graph.node("VIEW", ROWS, second, nb=both.nb, view_offset=64 + 32)
+    (call,) = graph.finish(graph.node("MUL_MAT_ID", ROWS, graph.expert("down"), part, ids))
+    assert call.recipe.output == matmul("down", R.Half(1, R.Half(1, matmul("gate_up"))))
 
 
 def test_unknown_parameters_of_an_activation_are_refused(graph: Graph) -> None:

@@ -44,6 +44,8 @@ def test_a_call_that_asked_nobody_is_no_trip() -> None:
     ledger.count_pass(4)
     report = ledger.report()
     assert (report.trips, report.calls_per_pass, report.bytes_per_token_layer) == (0, 1, 0)
+    ledger.count_call(stats(80, 20, {"a": 0.1}), 2, 0.0)
+    assert ledger.report().bytes_per_token_layer == 50.0
 
 
 def test_waves_after_failures_are_one_trip_with_all_their_bytes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from node.model.slice_file import chunk_run
 from routing.dispatch.errors import NoHolder
 from routing.dispatch.plan import HOME, LayerHolders, assign
 from routing.table import CallShape, HolderTable
@@ -153,12 +154,15 @@ def test_every_cell_comes_with_its_chunk() -> None:
         for last in range(first, 8):
             begin, end = shape.run(first, last)
             assert {cell // 2 for cell in range(first, last + 1)} == set(range(begin, end + 1))
-    uneven = CallShape(3, 8)
-    for first in range(8):
-        for last in range(first, 8):
-            begin, end = uneven.run(first, last)
-            assert {cell * 3 // 8 for cell in range(first, last + 1)} <= set(range(begin, end + 1))
-            assert 0 <= begin <= end <= 2
+
+
+@pytest.mark.parametrize(("chunks", "cells"), [(4, 8), (3, 8), (5, 12), (1, 8), (7, 8)])
+def test_runs_are_those_of_slice_files(chunks: int, cells: int) -> None:
+    # What a peer serves of its slice and what others take it to hold must be one.
+    for first in range(cells):
+        for last in range(first, cells):
+            begin, end = CallShape(chunks, cells).run(first, last)
+            assert range(begin, end + 1) == chunk_run(range(first, last + 1), cells, chunks)
 
 
 def test_holders_of_chunk_experts() -> None:
