@@ -63,6 +63,29 @@ def expert_digest(views: Iterable[memoryview]) -> bytes:
     return _digest(views)
 
 
+def check_experts(
+    mapped: MappedModel, call: ExpertCall, stored: range, progress: Callable[[int], None] | None = None
+) -> None:
+    """See that a file's experts of a call are the manifest's, byte by byte.
+
+    Args:
+        stored: which experts of the model the file's tensors have.
+
+    Raises:
+        ManifestError: names the first that is not.
+    """
+    views = [mapped.tensor_view(tensor.name(call.layer, call.group)) for tensor in call.tensors]
+    for number, expert in enumerate(stored):
+        parts = [view[number * (size := len(view) // len(stored)) : (number + 1) * size] for view in views]
+        if expert_digest(parts) != call.digest(expert):
+            raise ManifestError(
+                f"{mapped.model.path}: {call.label}: expert {expert} does not have the bytes its manifest "
+                f"promises; the file is damaged or forged: cut or get it again"
+            )
+        if progress:
+            progress(sum(len(part) for part in parts))
+
+
 def _expert_call(mapped: MappedModel, call: FoundCall, progress: Callable[[int], None] | None) -> ExpertCall:
     tensors, views = [], []
     for role, name in sorted(call.tensors.items()):

@@ -7,6 +7,8 @@
 Files with the same tensors are the same model, but may differ in metadata that only the backbone reads
 (how many experts are used, rope scaling, chat template), so each keeps its own trunk.
 
+    checked.json    slice files whose experts were found to have the digests of their manifest
+
 Whatever is written appears complete or not at all: built in a folder of another name, then renamed.
 """
 
@@ -50,8 +52,7 @@ class Source(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, model: ModelFile) -> Source:
-        parts = tuple(SourcePart(str(p.path.resolve()), p.stamp.size, p.stamp.mtime_ns) for p in model.parts)
-        return cls(parts, f"trunk-{_metadata_digest(model)}.gguf")
+        return cls(_parts(model), f"trunk-{_metadata_digest(model)}.gguf")
 
     def same_files(self, other: Source) -> bool:
         return self.parts == other.parts
@@ -110,6 +111,28 @@ class Store:
     def sources(self, model_id: str) -> tuple[Source, ...]:
         """Files that held this model when they were imported."""
         return self._sources(self._models / model_id)
+
+    def is_checked(self, piece: ModelFile) -> bool:
+        """Were this very slice file's bytes compared with its manifest before?"""
+        return all(part in self._checked() for part in _parts(piece))
+
+    def mark_checked(self, piece: ModelFile) -> None:
+        """Remember that they were; forgets files that are gone."""
+        mine = _parts(piece)
+        others = [old for old in self._checked() if Path(old.path).is_file()]
+        names = {part.path for part in mine}
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            kept = [*(old for old in others if old.path not in names), *mine]
+            _write(self.root / "checked.json", msgspec.json.encode(kept))
+        except OSError:
+            pass  # only a shortcut: without it the file is read through again next time
+
+    def _checked(self) -> tuple[SourcePart, ...]:
+        try:
+            return msgspec.json.decode((self.root / "checked.json").read_bytes(), type=tuple[SourcePart, ...])
+        except (OSError, msgspec.DecodeError):
+            return ()
 
     @contextmanager
     def workspace(self) -> Iterator[Path]:
@@ -187,3 +210,7 @@ def _metadata_digest(model: ModelFile) -> str:
             hasher.update(len(part).to_bytes(8, "little"))
             hasher.update(part)
     return hasher.hexdigest()[:SHORT_ID]
+
+
+def _parts(model: ModelFile) -> tuple[SourcePart, ...]:
+    return tuple(SourcePart(str(p.path.resolve()), p.stamp.size, p.stamp.mtime_ns) for p in model.parts)

@@ -11,6 +11,7 @@ from types import TracebackType
 from node.config import ModelRef, ServeConfig
 from node.engine.library import Library
 from node.importing import Progress, import_model
+from node.model.digests import check_experts
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import ModelFile, open_model
 from node.model.held import HeldExperts, hold
@@ -66,6 +67,7 @@ def _open_entry(
         source = str(piece.file.path)
         manifest = decode_manifest(piece.manifest_json, model_id=piece.model_id, source=source)
         mapped = maps.enter_context(MappedModel(piece.file))
+        _check_digests(store, mapped, manifest, piece, progress)
         layers = entry.layers or Ranges(((piece.layers.start, piece.layers.stop - 1),))
         experts = entry.experts or Ranges(((piece.experts.start, piece.experts.stop - 1),))
         cells_of_file = _hold_all(source, mapped, manifest, layers, experts, piece)
@@ -80,6 +82,29 @@ def _open_entry(
         str(model.path), mapped, stored.manifest, layers, experts, None, clip=entry.experts is None
     ):
         cells.add(stored.model_id, stored.manifest, held)
+
+
+def _check_digests(
+    store: Store, mapped: MappedModel, manifest: Manifest, piece: SliceFile, progress: Progress | None
+) -> None:
+    """Compare a slice file's experts with its manifest, once; the store remembers."""
+    if store.is_checked(piece.file):
+        return
+    total, done = sum(tensor.n_bytes for tensor in piece.file.tensors.values()), 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress:
+            progress(f"checking {piece.file.path.name}", done, total)
+
+    for call in manifest.calls:
+        stored = piece.experts if call.index == 0 else piece.chunk_experts
+        held = call.tensors[0].name(call.layer, call.group) in piece.file.tensors
+        if held and stored is not None:
+            hold(mapped, call, stored, stored)  # shapes and types first: the digests are of whole experts
+            check_experts(mapped, call, stored, count)
+    store.mark_checked(piece.file)
 
 
 def open_whole(

@@ -113,7 +113,7 @@ FILE_COMMANDS: dict[str, FileCommand] = {
 def test_a_file_that_is_no_model(bench: Bench, command: str, kind: str) -> None:
     path: Path = getattr(bench, kind)
     is_refused(FILE_COMMANDS[command](bench, path), path.name)
-    leftovers = [entry for entry in (bench.store / "models").glob("*")] if bench.store.exists() else []
+    leftovers = list((bench.store / "models").glob("*")) if bench.store.exists() else []
     assert leftovers == []
 
 

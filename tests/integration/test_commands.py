@@ -209,7 +209,8 @@ def test_generate_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path, demo_model: Path) -> None:
     panal("init", "--dir", tmp_path / "h", "--model", demo_model, "--serve", demo_model)
-    shell = f'"{sys.executable}" -m node.cli.main generate -c "{tmp_path}/h/node.toml" -p "x = 1" -n 300 | head -c 5'
+    command = f'"{sys.executable}" -m node.cli.main generate -c "{tmp_path}/h/node.toml" -p "x = 1" -n 300'
+    shell = f"{command} | head -c 5"
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert len(done.stdout) == 5

@@ -29,8 +29,8 @@ FORMULA = {
 def wide_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("wide") / "wide.gguf"
     shape = Shape(
-        layers=2, embd=N_EMBD, ff=32, experts=N_USED, used=N_USED, heads=2, kv_heads=1, head_size=64, vocab=64,
-        context=64, gate_type="F16", down_type="F16", trunk_type="F16", output_type="F16",
+        layers=2, embd=N_EMBD, ff=32, experts=N_USED, used=N_USED, heads=2, kv_heads=1, head_size=64,
+        vocab=64, context=64, gate_type="F16", down_type="F16", trunk_type="F16", output_type="F16",
     )  # fmt: skip
     make(llama.load(), shape, path)
     return path

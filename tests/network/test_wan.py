@@ -69,7 +69,8 @@ def wan(wanlab: Any, tmp_path_factory: pytest.TempPathFactory, demo_model: Path)
             done = subprocess.run(
                 [
                     sys.executable, "-m", "node.cli.main", "init", "--dir", folder / name, "--json",
-                    "--listen", f"/ip4/{lab.ip(name)}/udp/{PORT}/quic-v1", "--serve", f"{demo_model}::{experts}",
+                    "--listen", f"/ip4/{lab.ip(name)}/udp/{PORT}/quic-v1",
+                    "--serve", f"{demo_model}::{experts}",
                 ],
                 capture_output=True, text=True, check=True,
             )  # fmt: skip

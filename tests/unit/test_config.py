@@ -105,7 +105,7 @@ def test_everything_said() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nmae = 'x'", "unknown key 'nmae' (did you mean name?); allowed here: name, store, identity, swarm,"),
+        ("nmae = 'x'", "unknown key 'nmae' (did you mean name?); allowed here: name, store, identity,"),
         ("[swarm]\nport = 1", "swarm: unknown key 'port'; allowed here: listen, peers, backend"),
         (
             "[[serve]]\nmodel='m'\n[[serve]]\nmodel='m'\nlayer='1'",

@@ -1,4 +1,4 @@
-"""The zoo's models as test parameters: those that differ in kind are fast, the rest are slow only by number."""
+"""The zoo as test parameters: models that differ in kind are fast, the rest are slow only by number."""
 
 from __future__ import annotations
 
