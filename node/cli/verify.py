@@ -71,7 +71,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         type=number(-1.0, 1.0),
         default=0.998,
         metavar="C",
-        help="worst cosine of logits that passes (default: 0.998)",
+        help="mean cosine of logits that passes (default: 0.998)",
     )
     parser.add_argument(
         "--min-argmax",

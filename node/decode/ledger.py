@@ -14,7 +14,8 @@ class TripsReport(msgspec.Struct, frozen=True):
 
     Attributes:
         passes: times the whole model was run; tokens: rows in all of them.
-        calls_per_pass: MoE calls (layers with routed experts) in a pass.
+        calls_per_pass: MoE calls (layers with routed experts) in a pass; the most there were: a pass that
+            wants no output skips the last layer.
         trips: waits for remote experts: a call asks all its servers at once and waits once.
         trips_per_token: trips over tokens; trips_per_pass: trips over passes.
         bytes_out, bytes_back: on the wire, frames included.
@@ -51,6 +52,8 @@ class TripsLedger:
     computed_home: float = 0.0
     _slowest: dict[str, int] = field(default_factory=dict)
     _tokens_sent: int = 0
+    _calls_before: int = 0
+    _most_calls: int = 0
 
     def count_call(self, stats: CallStats, tokens: int, waited: float) -> None:
         """Add one MoE call that went through the star."""
@@ -71,6 +74,9 @@ class TripsLedger:
         self.calls += whole
 
     def count_pass(self, tokens: int) -> None:
+        """End a pass that succeeded."""
+        self._most_calls = max(self._most_calls, self.calls - self._calls_before)
+        self._calls_before = self.calls
         self.passes += 1
         self.tokens += tokens
 
@@ -81,7 +87,7 @@ class TripsLedger:
         return TripsReport(
             passes=self.passes,
             tokens=self.tokens,
-            calls_per_pass=round(per(self.calls, self.passes, 3)),
+            calls_per_pass=self._most_calls,
             trips=self.trips,
             trips_per_token=per(self.trips, self.tokens, 3),
             trips_per_pass=per(self.trips, self.passes, 3),

@@ -139,6 +139,7 @@ class Store:
         """A folder on the store's file system that is gone afterwards unless `add` took it."""
         try:
             self._models.mkdir(parents=True, exist_ok=True)
+            self._sweep()
             folder = self._models / f".new-{os.getpid()}-{secrets.token_hex(4)}"
             folder.mkdir()
         except OSError as error:
@@ -168,6 +169,13 @@ class Store:
         known = [old for old in self._sources(folder) if not old.same_files(source)]
         _write(folder / "sources.json", msgspec.json.encode([*known, source]))
         return self._open(folder, source)
+
+    def _sweep(self) -> None:
+        """Remove what killed imports left behind: workspaces whose process is gone."""
+        for folder in self._models.glob(".new-*-*"):
+            pid = folder.name.split("-")[1]
+            if pid.isdecimal() and not _is_running(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _folders(self) -> list[Path]:
         if not self._models.is_dir():
@@ -214,3 +222,13 @@ def _metadata_digest(model: ModelFile) -> str:
 
 def _parts(model: ModelFile) -> tuple[SourcePart, ...]:
     return tuple(SourcePart(str(p.path.resolve()), p.stamp.size, p.stamp.mtime_ns) for p in model.parts)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's, or a number that is none: leave it alone
+    return True

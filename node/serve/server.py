@@ -24,9 +24,10 @@ from routing.wire.experts import (
     ProtocolError,
     Refusal,
     RefusalCode,
+    max_reply_bytes,
     refusal_to,
 )
-from routing.wire.limits import MAX_REQUEST_BYTES, MAX_ROWS, SERVER_LIMITS
+from routing.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_ROWS, SERVER_LIMITS
 
 MAX_WAITING = 64
 """Calls in the queue before new ones are refused: 64 decode calls are a second of a slow device."""
@@ -160,6 +161,10 @@ class ExpertServer:
         if (request.weights is not None) != (call.recipe.weights == "after"):
             return refuse(
                 RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts"
+            )
+        if max_reply_bytes(request) > MAX_MESSAGE_BYTES:
+            return refuse(
+                RefusalCode.OVERLOADED, f"the answer would pass {MAX_MESSAGE_BYTES} bytes: ask for fewer rows"
             )
         if self._thread.waiting >= MAX_WAITING:
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")

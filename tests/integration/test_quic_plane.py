@@ -313,6 +313,7 @@ def test_a_slow_reader_loses_nothing_and_slows_the_writer(backend: str) -> None:
     run(test)
 
 
+@pytest.mark.slow
 @each_backend
 def test_a_stuck_reader_bounds_what_a_hostile_peer_can_make_us_hold(backend: str) -> None:
     async def test() -> None:
