@@ -71,6 +71,9 @@ class Context:
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.kv_unified = True  # sequences share one cache, so a shared prefix is stored once
         parameters.pooling_type = POOLING_NONE
+        # The hook and the comparison read and write tensors through pointers: with a GPU build too, everything
+        # is computed where they lie.
+        parameters.offload_kqv = parameters.op_offload = False
         if callback is not None:
             parameters.cb_eval = callback
         self._callback: EvalCallback | None = callback  # type: ignore[valid-type]
