@@ -101,23 +101,40 @@ async def configured_backbone(
         async with live_backbone(
             library, stored, identity=identity, peers=config.swarm.peers, settings=settings, home=home
         ) as live:
+            if progress and config.swarm.peers:
+                progress(f"connecting to {len(config.swarm.peers)} peers", 0, 0)
             await live.covered()
             yield live
 
 
 def answer(
-    live: LiveBackbone, prompt: str, limit: int, sampling: SamplingSettings, on_text: Callable[[str], None]
+    live: LiveBackbone,
+    prompt: str,
+    limit: int,
+    sampling: SamplingSettings,
+    on_text: Callable[[str], None],
+    progress: Progress = lambda what, done, total: None,
 ) -> Answer:
     """Generate, on the calling thread (not the event loop's).
 
     Args:
         limit: tokens at most.
         on_text: called with each piece of text as it comes.
+        progress: told of a prompt that takes several passes.
     """
     backbone = live.backbone
     tokenizer = Tokenizer(backbone.model)
-    session = Session(backbone, on_pass=live.port.ledger.count_pass)
     prompt_tokens = tokenizer.encode(prompt)
+    done = 0
+
+    def on_pass(rows: int) -> None:
+        nonlocal done
+        done += rows
+        live.port.ledger.count_pass(rows)
+        if done < len(prompt_tokens):
+            progress(f"reading the prompt: {done} of {len(prompt_tokens)} tokens", 0, 0)
+
+    session = Session(backbone, on_pass=on_pass)
     session.append(prompt_tokens)
     sampler = Sampler(backbone.model.library, sampling)
     stream = TextStream(tokenizer)
@@ -163,7 +180,8 @@ def summary_rows(done: Answer) -> list[tuple[str, str]]:
         ("passes", str(trips.passes)),
         ("trips", str(trips.trips)),
         ("trips per pass", f"{trips.trips_per_pass:.2f}"),
-        ("tokens/s", f"{done.tokens_per_second:.1f}"),
+        ("tokens/s", f"{done.tokens_per_second:.1f}" if len(done.tokens) > 1 else "-"),
+        ("seconds to the first token", f"{done.prompt_seconds:.2f}"),
         ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
         ("bytes out", f"{trips.bytes_out:,}"),
         ("bytes back", f"{trips.bytes_back:,}"),

@@ -28,8 +28,13 @@ class ImportFailed(LocalError):
     """No trunk of this model could be proven, or it is no model."""
 
 
-def import_model(library: Library, store: Store, path: Path, progress: Progress | None = None) -> StoredModel:
+def import_model(
+    library: Library, store: Store, path: Path, progress: Progress | None = None, *, thorough: bool = False
+) -> StoredModel:
     """Put a model into the store; a file that is there already is only looked up.
+
+    Args:
+        thorough: compare a trunk that is there with its digest, and make it anew if it is damaged.
 
     Raises:
         GGUFError: the file is malformed or has no routed experts.
@@ -40,7 +45,7 @@ def import_model(library: Library, store: Store, path: Path, progress: Progress 
     model = open_model(path)
     refuse_pieces(model)
     plan = plan_trunk(model)
-    known = store.find(model)
+    known = store.find(model, thorough=thorough)
     if known is not None:
         return known
     reasons = [f"cut: {plan.reason}"] if not plan.cut_possible else []
@@ -54,7 +59,7 @@ def import_model(library: Library, store: Store, path: Path, progress: Progress 
             try:
                 calls = read_calls(library, trunk)
             except EngineError as error:
-                reasons.append(f"{kind}: {error}")
+                reasons.append(f"{kind}: {error}".replace(f"{trunk}: ", ""))
                 continue
             if manifest is None:
                 manifest = digest_model(mapped, calls, say)
@@ -65,7 +70,16 @@ def import_model(library: Library, store: Store, path: Path, progress: Progress 
             if not reason:
                 return store.add(workspace, trunk, manifest, Source.of(model))
             reasons.append(f"{kind}: {reason}")
-    raise ImportFailed(f"{path}: cannot be run in parts: {'; '.join(reasons)}")
+    raise ImportFailed(f"{path}: cannot be run in parts: {_joined(reasons)}")
+
+
+def _joined(reasons: list[str]) -> str:
+    """The reasons of all kinds of trunk, each once."""
+    kinds: dict[str, list[str]] = {}
+    for reason in reasons:
+        kind, _, why = reason.partition(": ")
+        kinds.setdefault(why, []).append(kind)
+    return "; ".join(f"{' and '.join(names)}: {why}" for why, names in kinds.items())
 
 
 def trunk_kinds(plan: TrunkPlan) -> tuple[TrunkKind, ...]:

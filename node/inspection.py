@@ -12,6 +12,8 @@ from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.gguf.types import TENSOR_TYPES
+from node.model.manifest import decode_manifest
+from node.model.slice_file import SLICE_TYPE, read_slice
 from node.model.trunk import plan_trunk, write_trunk
 
 
@@ -25,6 +27,8 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         LocalError: malformed, dense, or with experts that no recipe can express.
     """
     model = open_model(path)
+    if model.find_str("general.type") == SLICE_TYPE:
+        return inspect_slice(path)
     refuse_pieces(model)
     plan = plan_trunk(model)
     calls, reason = None, ""
@@ -51,6 +55,7 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
     names = ("group", "experts", "used", "n_in", "n_out", "bytes_per_cell", "recipe")
     return {
         "file": str(path),
+        "kind": "model",
         "parts": len(model.parts),
         "name": model.find_str("general.name"),
         "architecture": manifest.architecture,
@@ -61,6 +66,25 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         "calls": [
             {"layers": runs(layers), **dict(zip(names, key, strict=True))} for key, layers in groups.items()
         ],
+    }
+
+
+def inspect_slice(path: Path) -> dict[str, Any]:
+    """What a slice file holds, and of which model."""
+    piece = read_slice(path)
+    manifest = decode_manifest(piece.manifest_json, model_id=piece.model_id, source=str(path))
+    held = sorted({name.layer for name in piece.tensors})
+    return {
+        "file": str(path),
+        "kind": "slice",
+        "architecture": manifest.architecture,
+        "model_id": piece.model_id,
+        "layers": runs(held),
+        "experts": runs(list(piece.experts)),
+        "experts_in_layer": piece.expert_count,
+        "cells": len(held) * len(piece.experts),
+        "bytes": sum(tensor.n_bytes for tensor in piece.tensors.values()),
+        "model_expert_bytes": manifest.expert_bytes,
     }
 
 

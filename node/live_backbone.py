@@ -46,14 +46,16 @@ class BackboneSettings:
     """What a backbone is to be.
 
     Attributes:
-        context: tokens of KV cache; ubatch: rows of a graph; deadline: seconds for a call's answer.
+        context: tokens of KV cache; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
+        ubatch: rows of a graph.
+        deadline: seconds for a call's answer.
         backend: which QUIC core.
     """
 
     threads: int
     combine: Combine = Combine.ROWS
     wire: Codec = Codec.F32
-    context: int = 4096
+    context: int | None = None
     ubatch: int = 512
     deadline: float = 30.0
     backend: str = "qh3"
@@ -87,6 +89,10 @@ class LiveBackbone:
         failures = [
             reason if str(address) in reason else f"{address}: {reason}"
             for address, reason in self.links.failures().items()
+        ]
+        failures += [
+            f"{peer} serves {', '.join(models) or 'nothing'}, asked is {self.backbone.stored.model_id[:12]}"
+            for peer, models in self.table.strangers().items()
         ]
         named = [
             f"layer {layer}: {name_experts(experts)}"

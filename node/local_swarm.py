@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,8 +18,8 @@ from node.model.manifest import Manifest
 from routing.errors import LocalError
 from routing.multiaddr import PeerAddress
 
-STOP_SECONDS = 3.0
-"""How long a server may take to end before it is killed: the bound on Ctrl-C for every command."""
+STOP_SECONDS = 1.5
+"""How long all servers together may take to end before they are killed."""
 
 TAIL_LINES = 3  # of a server's log in the error about it
 
@@ -131,9 +132,10 @@ class LocalSwarm:
                     process.stdin.close()
                 except OSError:
                     pass
+        end = time.monotonic() + STOP_SECONDS
         for process in processes:
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

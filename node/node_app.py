@@ -12,6 +12,7 @@ from node.engine import library as llama
 from node.engine.kernels import Kernels
 from node.importing import Progress
 from node.model.store import Store
+from node.own_address import dialable
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
 from routing.identity import Identity
@@ -26,7 +27,7 @@ class Serving:
     """What a node does once it is up.
 
     Attributes:
-        address: where it listens, with its peer id: what others put into their peers.
+        address: where others on the network reach it, with its peer id: what they put into their peers.
     """
 
     server: ExpertServer
@@ -61,7 +62,7 @@ async def serve(
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(endpoint.run)
-                    bound = ListenAddress(*endpoint.local_address)
+                    bound = dialable(ListenAddress(*endpoint.local_address))
                     address = f"{bound}/p2p/{identity.peer_id}"
                     await on_ready(
                         Serving(server, endpoint, address, opened.cells.count(), opened.cells.slices())

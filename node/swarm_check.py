@@ -14,7 +14,7 @@ from node.importing import Progress
 from node.live_backbone import BackboneSettings, live_backbone
 from node.model.gguf.map import MappedModel
 from node.model.store import Store
-from node.serve.opening import open_whole
+from node.serve.opening import open_cells, open_whole
 from node.verification import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
 from routing.identity import Identity
 from routing.wire.codecs import Codec
@@ -37,7 +37,7 @@ async def check_swarm(
     Args:
         combine, wire: instead of the config's.
 
-    Cells that the config serves are asked of peers too: it is the swarm that is checked.
+    Cells that the config serves are computed at home, as `panal generate` would.
     """
     say = progress or (lambda what, done, total: None)
     wanted = config.require_backbone()
@@ -64,17 +64,38 @@ async def check_swarm(
         opened.callback(kernels.close)
         watch: list[ErrorPort] = []
 
+        home = None
+        if config.serve:
+            home = opened.enter_context(
+                await trio.to_thread.run_sync(
+                    open_cells, library, Store(config.store), config.serve, progress
+                )
+            ).cells
+
         def wrap(port: ExpertPort) -> ExpertPort:
             watch.append(ErrorPort(port, kernels, held_whole(mapped, stored.manifest)))
             return watch[0]
 
         async with live_backbone(
-            library, stored, identity=identity, peers=config.swarm.peers, settings=settings, watch=wrap
+            library,
+            stored,
+            identity=identity,
+            peers=config.swarm.peers,
+            settings=settings,
+            home=home,
+            watch=wrap,
         ) as live:
             await live.covered()
-            say("comparing the swarm with llama.cpp", 0, 0)
             comparison, report = await live.in_thread(
-                lambda: verify(live, library, whole, watch[0], batches=batches, threads=settings.threads)
+                lambda: verify(
+                    live,
+                    library,
+                    whole,
+                    watch[0],
+                    batches=batches,
+                    threads=settings.threads,
+                    progress=lambda what: say(what, 0, 0),
+                )
             )
     return judge(
         comparison,

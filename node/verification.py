@@ -133,6 +133,7 @@ def run_passes(
     planned: Sequence[Sequence[int]],
     *,
     encoder: bool,
+    on_pass: Callable[[], None] = lambda: None,
 ) -> Float32Array:
     """Run each list of passes as one sequence from an empty cache; returns all rows, [n_rows, width]."""
     outputs = []
@@ -143,6 +144,7 @@ def run_passes(
             start = 0 if encoder else position
             rows = [Row(sequence[position + i], start + i) for i in range(size)]
             outputs.append(compute(rows))
+            on_pass()
             position += size
     return np.concatenate(outputs)
 
@@ -190,11 +192,13 @@ def verify(
     *,
     batches: Sequence[int],
     threads: int,
+    progress: Callable[[str], None],
 ) -> tuple[Comparison, TripsReport]:
     """Make all passes on both sides, on the calling thread. Afterwards `port` knows each layer's error.
 
     Args:
         whole: the model's file, or its parts, for plain llama.cpp.
+        progress: told what is being done, pass by pass.
     """
     backbone = live.backbone
     encoder = backbone.context.is_encoder
@@ -206,19 +210,38 @@ def verify(
         live.port.ledger.count_pass(len(rows))
         return result
 
-    found = run_passes(over_swarm, backbone.context.clear, tokens, planned, encoder=encoder)
+    def counter(where: str, passes: int) -> Callable[[], None]:
+        done = 0
+
+        def step() -> None:
+            nonlocal done
+            done += 1
+            progress(f"{where}: pass {done} of {passes}")
+
+        return step
+
+    passes = sum(len(sizes) for sizes in planned)
+    clear = backbone.context.clear
+    found = run_passes(
+        over_swarm, clear, tokens, planned, encoder=encoder, on_pass=counter("the swarm", passes)
+    )
     report = live.port.ledger.report()
+    progress("loading the whole model into llama.cpp")
+    n_ctx, n_ubatch = backbone.context.n_ctx, backbone.context.n_ubatch
     with (
         LlamaModel(library, whole) as model,
-        Context(
-            model, n_ctx=backbone.context.n_ctx, n_ubatch=backbone.context.n_ubatch, threads=threads
-        ) as plain,
+        Context(model, n_ctx=n_ctx, n_ubatch=n_ubatch, threads=threads) as plain,
     ):
-        expected = run_passes(plain.run, plain.clear, tokens, planned, encoder=encoder)
+        expected = run_passes(
+            plain.run, plain.clear, tokens, planned, encoder=encoder, on_pass=counter("llama.cpp", passes)
+        )
     comparison = Comparison(expected, found)
     if not comparison.identical:
         port.enabled = True
-        run_passes(over_swarm, backbone.context.clear, tokens[-1:], planned[-1:], encoder=encoder)
+        last = planned[-1:]
+        run_passes(
+            over_swarm, clear, tokens[-1:], last, encoder=encoder, on_pass=counter("each layer", len(last[0]))
+        )
         port.enabled = False
     return comparison, report
 

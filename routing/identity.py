@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,9 @@ _MULTIHASH_PREFIX = b"\x00\x24"
 
 _PRIVATE_FILE_BYTES = len(_PRIVATE_PREFIX) + 64
 _PEER_ID_BYTES = len(_MULTIHASH_PREFIX) + len(_PUBLIC_PREFIX) + 32
-# 38 bytes are at most 52 base58 digits; checked first, so that a long text costs no big-integer work
-_PEER_ID_MAX_CHARS = 52
+# 38 bytes that begin as ours do are 52 base58 digits, and the first 8 of them are always the same.
+_PEER_ID_CHARS = 52
+_PEER_ID_START = "12D3KooW"
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE = {char: value for value, char in enumerate(_BASE58)}
@@ -71,16 +73,23 @@ def public_key_of(peer_id: PeerId) -> Ed25519PublicKey:
 
 def _decode_peer_id(text: str) -> bytes:
     shown = text if len(text) <= 80 else text[:77] + "..."
-    if len(text) > _PEER_ID_MAX_CHARS:
+    if len(text) != _PEER_ID_CHARS and text.startswith(_PEER_ID_START):
+        raise LocalError(f"peer id {shown!r} has {len(text)} characters, {_PEER_ID_CHARS} are needed")
+    if len(text) > _PEER_ID_CHARS:  # before the big-integer work that a long text would cost
         raise LocalError(
-            f"peer id {shown!r} is too long: an Ed25519 peer id is '12D3KooW' and 44 characters more"
+            f"peer id {shown!r} is too long: an Ed25519 peer id is '{_PEER_ID_START}' and 44 characters more"
         )
     bad = next((char for char in text if char not in _BASE58_VALUE), None)
     if bad is not None:
         raise LocalError(f"peer id {shown!r} holds {bad!r}, which base58 does not use")
     data = _base58_decode(text)
     if len(data) != _PEER_ID_BYTES or not data.startswith(_MULTIHASH_PREFIX + _PUBLIC_PREFIX):
-        raise LocalError(f"peer id {shown!r} is not that of an Ed25519 key: it should begin with '12D3KooW'")
+        why = (
+            "one of its characters is wrong"
+            if text.startswith(_PEER_ID_START)
+            else f"it should begin with '{_PEER_ID_START}'"
+        )
+        raise LocalError(f"peer id {shown!r} is not that of an Ed25519 key: {why}")
     return data
 
 
@@ -182,7 +191,7 @@ def _read_private(path: Path) -> bytes:
             raise LocalError(f"key file {path} is not a regular file: point the config at the key itself")
         if os.name == "posix" and status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
-            raise LocalError(f"key file {path} is open to other users (mode {mode:04o}): chmod 600 {path}")
+            raise LocalError(f"key file {path} is open to other users (mode {mode:04o}): chmod 600 {shlex.quote(str(path))}")
         return os.read(descriptor, _PRIVATE_FILE_BYTES + 1)
     except OSError as error:
         raise LocalError(f"key file {path} can't be read: {error.strerror}") from None

@@ -90,6 +90,14 @@ class HolderTable:
                 lacking[layer] = absent
         return lacking
 
+    def strangers(self) -> dict[str, list[str]]:
+        """Connected peers that serve nothing of this model: what they serve instead, in words."""
+        return {
+            peer_id: [f"{held.architecture} {held.model_id[:12]}" for held in peer.holdings.slices]
+            for peer_id, peer in sorted(self._peers.items())
+            if peer.connected and all(held.model_id != self._model_id for held in peer.holdings.slices)
+        }
+
     def _collect(self, key: tuple[int, int]) -> LayerHolders:
         holders, formerly = [], {}
         if key in self._home:

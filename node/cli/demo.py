@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -63,7 +64,7 @@ def _run_in(folder: Path, args: argparse.Namespace) -> None:
     from node.config import load_config, render_config
     from node.engine import library as llama
     from node.importing import import_model
-    from node.interrupt import run_interruptible
+    from node.interrupt import run_blocking, run_interruptible
     from node.local_swarm import LocalSwarm
     from node.model.store import Store
 
@@ -72,7 +73,7 @@ def _run_in(folder: Path, args: argparse.Namespace) -> None:
             print(text, flush=True)
 
     store = folder / "store"
-    stored = import_model(llama.load(), Store(store), DEMO_MODEL)
+    stored = run_blocking(lambda: import_model(llama.load(), Store(store), DEMO_MODEL))
     manifest = stored.manifest
     first = manifest.calls[0]
     say(
@@ -126,7 +127,7 @@ def _keep(config: Path) -> None:
 
     print(
         f"\nThe servers go on until Ctrl-C. In another terminal:\n"
-        f'  {Path(sys.argv[0]).resolve()} generate -c {config} -p "class Node:" --stats',
+        f"  {shlex.quote(sys.argv[0])} generate -c {shlex.quote(str(config))} -p 'class Node:' --stats",
         file=sys.stderr,
         flush=True,
     )

@@ -26,10 +26,16 @@ def add_arguments(subparsers: Subparsers) -> None:
         "generate",
         run,
         "generate text with the backbone's trunk here and its experts on the peers",
-        epilog='Text goes to stdout as it comes. "-p -" reads the prompt from stdin.',
+        epilog="Only the answer goes to stdout, as it comes; the prompt is not repeated.",
     )
     add_config(parser)
-    parser.add_argument("-p", "--prompt", required=True, metavar="TEXT", help="the prompt; - reads stdin")
+    parser.add_argument(
+        "-p",
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="the prompt; - reads stdin, less one newline at its end",
+    )
     add_sampling(parser)
     add_json(parser)
     parser.add_argument("--stats", action="store_true", help="trips, bytes and tokens/s on stderr at the end")
@@ -49,9 +55,12 @@ def run(args: argparse.Namespace) -> int:
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
     with Progress() as progress:
         answer = run_interruptible(
-            lambda: generate(config, prompt, args.tokens, sampling, quiet=args.json, progress=progress)
+            lambda: generate(config, prompt, args.tokens, sampling, quiet=args.json, progress=progress),
+            on_interrupt=progress.stop,
         )
     print(json.dumps(answer.as_dict()) if args.json else "")
+    if answer.stopped == "context" and not args.json:
+        print("panal: the context is full, the text ends here (backbone.context)", file=sys.stderr)
     if args.stats:
         print(format_table(("", ""), summary_rows(answer)), file=sys.stderr)
     return 0
@@ -68,15 +77,18 @@ async def generate(
 ) -> Answer:
     """Open the config's backbone and stream one answer to stdout (nowhere if quiet)."""
     from node.answer import answer, configured_backbone
+    from node.cli.progress import Progress
+
+    say = progress or Progress()
 
     def show(text: str) -> None:
+        say.clear()
         if not quiet:
             print(text, end="", flush=True)
 
-    async with configured_backbone(config, progress.report if progress else None) as live:
-        if progress:
-            progress.clear()
-        return await live.in_thread(answer, live, prompt, tokens, sampling, show)
+    async with configured_backbone(config, say.report) as live:
+        say.clear()
+        return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
 
 
 def _prompt(text: str) -> str:
@@ -85,4 +97,5 @@ def _prompt(text: str) -> str:
     data = sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     if len(data) > MAX_PROMPT_BYTES:
         raise LocalError(f"stdin: a prompt of more than {MAX_PROMPT_BYTES} bytes")
-    return data.decode(errors="replace")
+    # `echo` ends its text with a newline that nobody meant as part of the prompt.
+    return data.decode(errors="replace").removesuffix("\n")

@@ -42,9 +42,12 @@ def inspect_model(args: argparse.Namespace) -> int:
     from node.cli.progress import Progress
     from node.engine import library as llama
     from node.inspection import inspect_file
+    from node.interrupt import run_blocking
 
     with tempfile.TemporaryDirectory(prefix="panal-inspect-") as folder, Progress() as progress:
-        report = inspect_file(llama.load(), args.file, Path(folder), progress.report)
+        report = run_blocking(
+            lambda: inspect_file(llama.load(), args.file, Path(folder), progress.report), progress.stop
+        )
     print(json.dumps(report) if args.json else _inspection(report))
     return 0
 
@@ -55,11 +58,14 @@ def import_model(args: argparse.Namespace) -> int:
     from node.config import default_store
     from node.engine import library as llama
     from node.importing import import_model as take
+    from node.interrupt import run_blocking
     from node.model.store import Store
 
     store = Store(args.store or default_store(os.environ))
     with Progress() as progress:
-        stored = take(llama.load(), store, args.file, progress.report)
+        stored = run_blocking(
+            lambda: take(llama.load(), store, args.file, progress.report, thorough=True), progress.stop
+        )
     trunk_bytes = stored.trunk.stat().st_blocks * 512  # what it takes on disk: hollow trunks are sparse
     report = {
         "model_id": stored.model_id,
@@ -86,6 +92,18 @@ def megabytes(count: int) -> str:
 
 
 def _inspection(report: dict[str, Any]) -> str:
+    if report["kind"] == "slice":
+        share = report["bytes"] / report["model_expert_bytes"]
+        return format_table(
+            ("", ""),
+            [
+                ("slice file", report["file"]),
+                ("of model", f"{report['architecture']} {report['model_id']}"),
+                ("layers", report["layers"]),
+                ("experts", f"{report['experts']} of {report['experts_in_layer']} in a layer"),
+                ("size", f"{megabytes(report['bytes'])}, {share:.0%} of the model's experts"),
+            ],
+        )
     facts = [
         ("file", f"{report['file']}" + (f" ({report['parts']} parts)" if report["parts"] > 1 else "")),
         ("name", report["name"] or "-"),

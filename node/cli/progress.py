@@ -17,10 +17,17 @@ class Progress:
         self._shown = False
         self._last = 0.0
         self._begun = time.monotonic()
-        self._on = sys.stderr.isatty()
+        self._on = sys.stderr is not None and sys.stderr.isatty()
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Make the next `report` raise KeyboardInterrupt: how long work on another thread is ended."""
+        self._stopped = True
 
     def report(self, what: str, done: int, total: int) -> None:
         """Show `what`, with how far it is if `total` (bytes) is known."""
+        if self._stopped:
+            raise KeyboardInterrupt
         now = time.monotonic()
         if (
             not self._on

@@ -50,7 +50,9 @@ def run(args: argparse.Namespace) -> int:
 
     with Progress() as progress:
         try:
-            run_interruptible(lambda: serve(config, on_ready=on_ready, progress=progress.report))
+            run_interruptible(
+                lambda: serve(config, on_ready=on_ready, progress=progress.report), progress.stop
+            )
         except KeyboardInterrupt:
             # Ending on a signal is how a server ends.
             return 0

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from node.cli.arguments import Subparsers, add_command, add_json, add_store, ranges
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
+    from node.cli.progress import Progress
     from node.ranges import Ranges
 
 
@@ -38,32 +40,50 @@ def cut_slice(args: argparse.Namespace) -> int:
     """Write the slice file."""
     from node.cli.model import megabytes
     from node.cli.progress import Progress
+    from node.interrupt import run_blocking
+
+    if args.output.exists() and not args.force:
+        raise LocalError(f"{args.output}: exists already; --force overwrites it, -o FILE writes another")
+    with Progress() as progress:
+        report = run_blocking(lambda: _cut(args, progress), progress.stop)
+    if args.json:
+        print(json.dumps(report))
+    else:
+        print(
+            f"{report['file']}: {megabytes(report['bytes'])}, {report['cells']} cells "
+            f"(layers x experts) of model {report['model_id'][:12]}"
+        )
+        print(f"serve it: panal init --serve {shlex.quote(report['file'])}")
+    return 0
+
+
+def _cut(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
+    from node.cli.model import megabytes
     from node.config import ModelRef, default_store
     from node.engine import library as llama
     from node.model.slice_file import cut_slice as cut
     from node.model.store import Store
     from node.serve.opening import open_whole
 
-    if args.output.exists() and not args.force:
-        raise LocalError(f"{args.output}: exists already; --force overwrites it, -o FILE writes another")
     store = Store(args.store or default_store(os.environ))
-    with Progress() as progress:
-        ref = ModelRef.parse(args.model, Path.cwd())
-        stored, model = open_whole(llama.load(), store, ref, progress.report)
-        manifest = stored.manifest
-        layers = _one_run(args.layers, "--layers") or range(max(manifest.layers()) + 1)
-        count = max(call.n_experts for call in manifest.calls if call.index == 0)
-        experts = _one_run(args.experts, "--experts") or range(count)
-        written = 0
+    ref = ModelRef.parse(args.model, Path.cwd())
+    stored, model = open_whole(llama.load(), store, ref, progress.report)
+    manifest = stored.manifest
+    layers = _one_run(args.layers, "--layers") or range(max(manifest.layers()) + 1)
+    count = max(call.n_experts for call in manifest.calls if call.index == 0)
+    experts = _one_run(args.experts, "--experts") or range(count)
+    if args.output.exists():
+        _refuse_target(args.output, [part.path for part in model.parts])
+    written = 0
 
-        def count_up(more: int) -> None:
-            nonlocal written
-            written += more
-            progress.report(f"cutting ({megabytes(written)})", 0, 0)
+    def count_up(more: int) -> None:
+        nonlocal written
+        written += more
+        progress.report(f"cutting ({megabytes(written)})", 0, 0)
 
-        size = cut(model, manifest.encoded(), stored.model_id, layers, experts, args.output, count_up)
+    size = cut(model, manifest.encoded(), stored.model_id, layers, experts, args.output, count_up)
     held = [layer for layer in manifest.layers() if layer in layers]
-    report = {
+    return {
         "file": str(args.output),
         "bytes": size,
         "model_id": stored.model_id,
@@ -71,12 +91,14 @@ def cut_slice(args: argparse.Namespace) -> int:
         "experts": [experts.start, experts.stop - 1],
         "cells": len(held) * len(experts),
     }
-    if args.json:
-        print(json.dumps(report))
-    else:
-        print(f"{args.output}: {megabytes(size)}, {report['cells']} cells of model {stored.model_id[:12]}")
-        print(f"serve it: panal init --serve {args.output}")
-    return 0
+
+
+def _refuse_target(target: Path, model: list[Path]) -> None:
+    """--force overwrites an old slice, never the model itself, and nothing that is no file."""
+    if any(target.samefile(part) for part in model):
+        raise LocalError(f"{target}: is the model that is to be cut; give another -o FILE")
+    if not target.is_file():
+        raise LocalError(f"{target}: is not a file; give another -o FILE")
 
 
 def _one_run(chosen: Ranges | None, flag: str) -> range | None:

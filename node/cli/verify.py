@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
                 raise LocalError(
                     "--servers starts local servers for a FILE; with -c the config's peers are used"
                 )
-            verdict = run_interruptible(lambda: _verify_config(args, progress))
+            verdict = run_interruptible(lambda: _verify_config(args, progress), progress.stop)
         else:
             with tempfile.TemporaryDirectory(prefix="panal-verify-") as folder:
                 verdict = _verify_file(args, Path(folder), progress)
@@ -113,12 +113,14 @@ def _verify_file(args: argparse.Namespace, folder: Path, progress: Progress) -> 
     from node.config import default_store, parse_config, render_config
     from node.engine import library as llama
     from node.importing import import_model
-    from node.interrupt import run_interruptible
+    from node.interrupt import run_blocking, run_interruptible
     from node.local_swarm import LocalSwarm
     from node.model.store import Store
 
     store = args.store or default_store(os.environ)
-    stored = import_model(llama.load(), Store(store), args.file, progress.report)
+    stored = run_blocking(
+        lambda: import_model(llama.load(), Store(store), args.file, progress.report), progress.stop
+    )
     with LocalSwarm(folder, store, threads=1) as swarm:
         progress.report("starting servers", 0, 0)
         swarm.start(args.file, stored.manifest, args.servers or DEFAULT_SERVERS)
@@ -130,7 +132,7 @@ def _verify_file(args: argparse.Namespace, folder: Path, progress: Progress) -> 
             model=str(args.file.resolve()),
         )
         config = parse_config(text, folder / "node.toml", Path(store))
-        return run_interruptible(lambda: _verify(args, config, progress))
+        return run_interruptible(lambda: _verify(args, config, progress), progress.stop)
 
 
 async def _verify_config(args: argparse.Namespace, progress: Progress) -> Verdict:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from node.config.shape import BackboneTable, Backend, Combine, ServeTable, SwarmTable, Wire, read_shape
 from node.ranges import Ranges
 from routing.errors import LocalError
+from routing.identity import PeerId
 from routing.multiaddr import ListenAddress, PeerAddress
 
 MAX_CONFIG_BYTES = 1 << 20  # MAX_PEERS addresses are 120 KB
@@ -85,7 +86,7 @@ class BackboneConfig:
         model: the whole model, or one in the store.
         combine: how answers are put together.
         wire: how hidden states travel.
-        context: tokens of KV cache.
+        context: tokens of KV cache; None: what the model was trained with, at most 4096.
         ubatch: tokens llama.cpp computes in one graph.
         deadline: seconds a call to an expert server may take.
     """
@@ -93,7 +94,7 @@ class BackboneConfig:
     model: ModelRef
     combine: Combine
     wire: Wire
-    context: int
+    context: int | None
     ubatch: int
     deadline: float
 
@@ -235,6 +236,7 @@ class _Check:
 
     def swarm(self, table: SwarmTable) -> SwarmConfig:
         peers: list[PeerAddress] = []
+        numbers: dict[PeerId, int] = {}
         for i, text in enumerate(table.peers):
             peer = self._parse(f"swarm.peers[{i}]", PeerAddress.parse, text)
             if peer.peer_id is None:
@@ -243,6 +245,13 @@ class _Check:
                 )
             if peer in peers:
                 raise ConfigError(f"{self._file}: swarm.peers[{i}]: {text} is named twice")
+            if peer.peer_id in numbers:
+                raise ConfigError(
+                    f"{self._file}: swarm.peers[{i}]: names the same node as "
+                    f"swarm.peers[{numbers[peer.peer_id]}]; every node needs an identity of its own "
+                    "(panal init --dir gives one)"
+                )
+            numbers[peer.peer_id] = i
             peers.append(peer)
         listen = self._parse("swarm.listen", ListenAddress.parse, table.listen)
         return SwarmConfig(listen=listen, peers=tuple(peers), backend=table.backend)

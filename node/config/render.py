@@ -12,7 +12,7 @@ from routing.errors import LocalError
 _HEAD = "# A panal node. Relative paths start from this file's folder.\n"
 
 _SWARM_NOTE = """\
-# The node's one UDP socket. Open this port in the firewall, or others cannot reach you.
+# The UDP socket of `panal run`: open this port in the firewall where experts are served. Asking needs none.
 """
 
 _PEERS_NOTE = """\
@@ -32,7 +32,7 @@ _BACKBONE_NOTE = """\
 _BACKBONE_REST = """\
 # combine = "rows"    # "rows": the same bytes as one machine; "sum": less traffic
 # wire = "f32"        # or "f16", "int8": fewer bytes, not the same to the last bit
-# context = 4096      # tokens
+# context = 4096      # tokens; default: what the model was trained with, at most 4096
 # ubatch = 512        # tokens computed at once
 # deadline = 30.0     # seconds a call to an expert server may take
 """
@@ -96,7 +96,7 @@ def render_config(
         rest = (
             _BACKBONE_REST
             if context is None
-            else re.sub(r"# context = 4096 +", f"context = {context}  ", _BACKBONE_REST)
+            else re.sub(r"# context = 4096 +#.*", f"context = {context}      # tokens", _BACKBONE_REST)
         )
         parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + rest)
     if not serve:

@@ -51,7 +51,7 @@ class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
     model: Text
     combine: Combine = "rows"
     wire: Wire = "f32"
-    context: Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] = 4096
+    context: Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] | None = None
     ubatch: Annotated[int, Meta(ge=1, le=MAX_UBATCH)] = 512
     deadline: Annotated[float, Meta(ge=MIN_DEADLINE, le=MAX_DEADLINE)] = 30.0
 

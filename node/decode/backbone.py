@@ -14,6 +14,10 @@ from node.engine.library import EngineError, Library
 from node.engine.llama_model import LlamaModel
 from node.model.store import StoredModel
 
+DEFAULT_CONTEXT = 4096
+"""Tokens of a KV cache that nobody asked for: 0.4 GB for a 30B model. Past what a model was trained with, it
+only writes gibberish."""
+
 
 class SequenceLost(EngineError):
     """A pass failed and its sequences could not be rolled back; they are empty now."""
@@ -24,7 +28,7 @@ class Backbone:
 
     Args:
         port: computes the experts of each call; used on the thread that calls `compute`.
-        n_ctx: tokens the KV cache holds.
+        n_ctx: tokens the KV cache holds; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
         n_ubatch: rows of one graph; a pass may not have more.
     """
 
@@ -34,7 +38,7 @@ class Backbone:
         stored: StoredModel,
         port: ExpertPort,
         *,
-        n_ctx: int = 4096,
+        n_ctx: int | None = None,
         n_ubatch: int = DEFAULT_UBATCH,
         threads: int = 1,
         n_sequences: int = 1,
@@ -46,7 +50,7 @@ class Backbone:
         try:
             self.context = Context(
                 self.model,
-                n_ctx=n_ctx,
+                n_ctx=n_ctx or min(self.model.n_ctx_train, DEFAULT_CONTEXT),
                 n_ubatch=n_ubatch,
                 threads=threads,
                 n_sequences=n_sequences,

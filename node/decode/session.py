@@ -47,7 +47,9 @@ class Session:
             PanalError: a pass failed; calling again continues where it stopped.
         """
         if self._computed >= len(self.tokens):
-            raise EngineError("there is nothing to compute: the prompt is empty, or its last token was not appended")
+            raise EngineError(
+                "there is nothing to compute: the prompt is empty, or its last token was not appended"
+            )
         step = self._backbone.context.n_ubatch
         last = 0
         while self._computed < len(self.tokens):

@@ -71,8 +71,8 @@ class Context:
         parameters.n_threads = parameters.n_threads_batch = threads
         parameters.kv_unified = True  # sequences share one cache, so a shared prefix is stored once
         parameters.pooling_type = POOLING_NONE
-        # The hook and the comparison read and write tensors through pointers: with a GPU build too, everything
-        # is computed where they lie.
+        # Hook and comparison read and write tensors through pointers: with a GPU build, too, all of it is
+        # computed where they lie.
         parameters.offload_kqv = parameters.op_offload = False
         if callback is not None:
             parameters.cb_eval = callback
@@ -89,10 +89,10 @@ class Context:
         self.is_encoder = not self.memory
         if self.is_encoder:
             library.llama_set_embeddings(self.handle, True)
-        self.n_ctx: int = library.llama_n_ctx(self.handle)
-        self.n_ubatch = n_ubatch
-        # llama.cpp aborts the process on a pass of more.
-        self._max_rows = n_ubatch if self.is_encoder else min(n_batch or n_ubatch, self.n_ctx)
+        # llama.cpp rounds a cache up, and a pass down to the cache. It aborts on a pass of more.
+        self.n_ctx: int = min(n_ctx, library.llama_n_ctx(self.handle))
+        self.n_ubatch: int = min(library.llama_n_ubatch(self.handle), library.llama_n_batch(self.handle))
+        self._max_rows: int = self.n_ubatch if self.is_encoder else library.llama_n_batch(self.handle)
         self.width: int = model.n_embd if self.is_encoder else model.n_vocab
 
     def run(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:

@@ -84,6 +84,8 @@ LLAMA: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_init_from_model": (P, (P, ContextParams)),
     "llama_free": (None, (P,)),
     "llama_n_ctx": (C.c_uint32, (P,)),
+    "llama_n_batch": (C.c_uint32, (P,)),
+    "llama_n_ubatch": (C.c_uint32, (P,)),
     "llama_batch_init": (Batch, (I32, I32, I32)),
     "llama_batch_free": (None, (Batch,)),
     "llama_decode": (I32, (P, Batch)),

@@ -45,10 +45,17 @@ class SourcePart(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A file (all its parts) that held the model's tensors, and the trunk made of it."""
+    """A file (all its parts) that held the model's tensors, and the trunk made of it.
+
+    Attributes:
+        trunk: file name in the model's folder.
+        trunk_bytes, trunk_digest: its size and BLAKE3 when it was proven.
+    """
 
     parts: tuple[SourcePart, ...]
     trunk: str
+    trunk_bytes: int = 0
+    trunk_digest: str = ""
 
     @classmethod
     def of(cls, model: ModelFile) -> Source:
@@ -56,6 +63,9 @@ class Source(msgspec.Struct, frozen=True):
 
     def same_files(self, other: Source) -> bool:
         return self.parts == other.parts
+
+    def same_trunk(self, other: Source) -> bool:
+        return self.trunk == other.trunk
 
 
 @dataclass(frozen=True)
@@ -97,15 +107,28 @@ class Store:
             raise StoreError(
                 f"{found[0]}: its sources.json is damaged; remove the folder and import the model again"
             )
-        return self._open(found[0], sources[-1])
+        source = sources[-1]
+        if not _is_intact(found[0] / source.trunk, source, thorough=False):
+            raise StoreError(f"{found[0] / source.trunk}: is damaged or gone; import the model again")
+        return self._open(found[0], source)
 
-    def find(self, model: ModelFile) -> StoredModel | None:
-        """The model that this very file was imported as, if neither has changed since."""
+    def find(self, model: ModelFile, *, thorough: bool = False) -> StoredModel | None:
+        """The model that this very file was imported as, if neither has changed since.
+
+        Args:
+            thorough: read the trunk through and compare its digest, not only its size.
+        """
         wanted = Source.of(model)
         for folder in self._folders():
             for source in self._sources(folder):
-                if source == wanted and (folder / source.trunk).is_file():
+                if not (source.same_files(wanted) and source.same_trunk(wanted)):
+                    continue
+                if not _is_intact(folder / source.trunk, source, thorough=thorough):
+                    continue
+                try:
                     return self._open(folder, source)
+                except LocalError:
+                    continue  # a damaged manifest: the file is imported again
         return None
 
     def sources(self, model_id: str) -> tuple[Source, ...]:
@@ -144,7 +167,8 @@ class Store:
             folder.mkdir()
         except OSError as error:
             raise StoreError(
-                f"{self._models}: cannot be written: {error.strerror}; choose another store"
+                f"{self._models}: cannot be written: {error.strerror}; choose another store "
+                "(store in the config, --store or $PANAL_STORE)"
             ) from None
         try:
             yield folder
@@ -156,6 +180,11 @@ class Store:
         model_id = manifest.model_id()
         folder = self._models / model_id
         trunk.rename(workspace / source.trunk)
+        source = msgspec.structs.replace(
+            source,
+            trunk_bytes=(workspace / source.trunk).stat().st_size,
+            trunk_digest=_file_digest(workspace / source.trunk),
+        )
         if not folder.exists():
             _write(workspace / "manifest.json", manifest.encoded())
             _write(workspace / "sources.json", msgspec.json.encode([source]))
@@ -166,6 +195,7 @@ class Store:
                 if not folder.exists():  # else another process was quicker: its folder takes our trunk
                     raise
         (workspace / source.trunk).replace(folder / source.trunk)
+        _write(folder / "manifest.json", manifest.encoded())  # the same bytes, unless they were damaged
         known = [old for old in self._sources(folder) if not old.same_files(source)]
         _write(folder / "sources.json", msgspec.json.encode([*known, source]))
         return self._open(folder, source)
@@ -190,7 +220,10 @@ class Store:
             raise StoreError(
                 f"{path}: {error.strerror}; remove {folder} and import the model again"
             ) from None
-        manifest = decode_manifest(encoded, model_id=folder.name, source=str(path))
+        try:
+            manifest = decode_manifest(encoded, model_id=folder.name, source=str(path))
+        except LocalError as error:
+            raise StoreError(f"{error}; import the model again") from None
         return StoredModel(folder.name, folder, manifest, folder / source.trunk)
 
     def _sources(self, folder: Path) -> tuple[Source, ...]:
@@ -232,3 +265,16 @@ def _is_running(pid: int) -> bool:
     except OSError:
         return True  # somebody else's, or a number that is none: leave it alone
     return True
+
+
+def _is_intact(trunk: Path, source: Source, *, thorough: bool) -> bool:
+    try:
+        if trunk.stat().st_size != source.trunk_bytes:
+            return False
+        return not thorough or _file_digest(trunk) == source.trunk_digest
+    except OSError:
+        return False
+
+
+def _file_digest(path: Path) -> str:
+    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()

@@ -131,7 +131,7 @@ def open_whole(
                 return found, model
     raise LocalError(
         f"model {ref.model_id}: its file is gone or changed ({', '.join(tried)}); "
-        f"give the path of the file instead"
+        f"give the path of the file, or import it again"
     )
 
 

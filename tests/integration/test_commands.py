@@ -74,7 +74,7 @@ def test_slice_files_serve_without_the_model(tmp_path: Path, demo_model: Path) -
         config = tmp_path / "q" / "node.toml"
         one = json.loads(panal("generate", "-c", config, "-p", "import os\n", "-n", "20", "--json").stdout)
         two = json.loads(
-            panal("generate", "-c", config, "-p", "-", "-n", "20", "--json", stdin="import os\n").stdout
+            panal("generate", "-c", config, "-p", "-", "-n", "20", "--json", stdin="import os\n\n").stdout
         )
         assert one["tokens"] == two["tokens"]
         verdict = json.loads(panal("verify", "-c", config, "--batch", "1,5", "--json").stdout)
@@ -214,3 +214,121 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path, demo_model: Path) -> N
     done = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert len(done.stdout) == 5
+
+
+@pytest.mark.parametrize(("context", "ubatch", "tokens"), [(300, 512, 348), (1, 512, 5), (700, 2000, 650)])
+def test_a_context_below_the_ubatch(
+    tmp_path: Path, demo_model: Path, context: int, ubatch: int, tokens: int
+) -> None:
+    """llama.cpp aborts on a pass of more rows than its cache; here it is cut into passes, or refused."""
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f'store = "{tmp_path}/store"\n[backbone]\nmodel = "{demo_model}"\ncontext = {context}\n'
+        f'ubatch = {ubatch}\n[[serve]]\nmodel = "{demo_model}"\n'
+    )
+    fits = tokens < context
+    done = panal(
+        "generate", "-c", config, "-p", "x " * (tokens - 1), "-n", "4", "--json", code=0 if fits else 2
+    )
+    if fits:
+        report = json.loads(done.stdout)
+        assert context > report["prompt_tokens"] > 512
+    else:
+        assert done.stderr.count("\n") == 1
+        assert f"do not fit a context of {context}" in done.stderr
+
+
+def test_a_full_context_ends_the_text_and_says_so(tmp_path: Path, demo_model: Path) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f'store = "{tmp_path}/store"\n[backbone]\nmodel = "{demo_model}"\ncontext = 24\n'
+        f'[[serve]]\nmodel = "{demo_model}"\n'
+    )
+    done = panal("generate", "-c", config, "-p", "def f(", "-n", "100")
+    assert "context is full" in done.stderr
+    report = json.loads(panal("generate", "-c", config, "-p", "def f(", "-n", "100", "--json").stdout)
+    assert report["stopped"] == "context"
+    assert report["prompt_tokens"] + len(report["tokens"]) in (24, 25)
+
+
+def test_the_model_is_never_overwritten_by_its_slice(tmp_path: Path, demo_model: Path) -> None:
+    model = tmp_path / "m.gguf"
+    model.write_bytes(demo_model.read_bytes())
+    for target in (model, tmp_path / "link.gguf"):
+        if target != model:
+            target.symlink_to(model)
+        done = panal("slice", "cut", model, "--force", "-o", target, "--store", tmp_path / "store", code=2)
+        assert "is the model that is to be cut" in done.stderr
+    assert model.read_bytes() == demo_model.read_bytes()
+
+
+def test_a_damaged_store_is_mended_by_importing_again(tmp_path: Path, demo_model: Path) -> None:
+    store = tmp_path / "store"
+    take = ("model", "import", demo_model, "--store", store, "--json")
+    trunk = Path(json.loads(panal(*take).stdout)["trunk"])
+    intact = trunk.read_bytes()
+    config = tmp_path / "node.toml"
+    config.write_text(f'store = "{store}"\n[backbone]\nmodel = "{trunk.parent.name}"\n')
+    for damage in (intact[:100_000], intact[:500_000] + b"\x00\x01" + intact[500_002:]):
+        trunk.write_bytes(damage)
+        if len(damage) != len(intact):
+            broken = panal("generate", "-c", config, "-p", "x", code=2)
+            assert "import the model again" in broken.stderr
+        panal(*take)
+        assert trunk.read_bytes() == intact
+    (trunk.parent / "manifest.json").write_text("{}")
+    assert "import the model again" in panal("generate", "-c", config, "-p", "x", code=2).stderr
+    panal(*take)
+    assert panal("model", "import", demo_model, "--store", store).returncode == 0
+
+
+def test_what_connected_peers_serve_instead_is_told(tmp_path: Path, demo_model: Path) -> None:
+    other = tmp_path / "other.gguf"
+    make("olmoe", other)
+    panal("init", "--dir", tmp_path / "s", "--listen", LOOPBACK, "--serve", other)
+    with serving(tmp_path / "s" / "node.toml") as (_, address):
+        panal("init", "--dir", tmp_path / "q", "--model", demo_model, "--peer", address)
+        done = panal("generate", "-c", tmp_path / "q" / "node.toml", "-p", "x", code=1)
+        assert "serves olmoe" in done.stderr and "asked is a74175c50bdc" in done.stderr
+
+
+def test_verify_counts_experts_at_home(tmp_path: Path, demo_model: Path) -> None:
+    panal("init", "--dir", tmp_path / "s", "--listen", LOOPBACK, "--serve", f"{demo_model}::6-11")
+    with serving(tmp_path / "s" / "node.toml") as (_, address):
+        home = f"{demo_model}::0-5"
+        panal("init", "--dir", tmp_path / "q", "--model", demo_model, "--serve", home, "--peer", address)
+        done = panal("verify", "-c", tmp_path / "q" / "node.toml", "--batch", "1,7", "--json")
+        assert json.loads(done.stdout)["byte_identical"] is True
+
+
+def test_a_slice_file_can_be_looked_into(tmp_path: Path, demo_model: Path) -> None:
+    piece = tmp_path / "p.gguf"
+    cut = ("--layers", "1-2", "--experts", "3-5", "-o", piece, "--store", tmp_path / "store")
+    panal("slice", "cut", demo_model, *cut)
+    report = json.loads(panal("model", "inspect", piece, "--json").stdout)
+    assert (report["kind"], report["layers"], report["experts"], report["cells"]) == (
+        "slice",
+        "1-2",
+        "3-5",
+        6,
+    )
+    assert "3-5 of 12" in panal("model", "inspect", piece).stdout
+
+
+def test_import_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
+    """At any moment, also inside a callback from C, which would swallow the interrupt."""
+    command = [sys.executable, "-m", "node.cli.main", "model", "import", str(demo_model), "--store"]
+    codes = []
+    for number in range(8):
+        process = subprocess.Popen(
+            [*command, str(tmp_path / str(number))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        time.sleep(0.15 + 0.03 * number)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=END_SECONDS + 2)
+        assert "Traceback" not in stderr and "ignored" not in stderr, stderr
+        codes.append(process.returncode)
+        # Python has no handler in its first moments: then the signal itself ends the process.
+        assert process.returncode in (0, 130, -signal.SIGINT)
+        assert list((tmp_path / str(number) / "models").glob(".new-*")) == []
+    assert 130 in codes
