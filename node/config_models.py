@@ -25,7 +25,7 @@ def check_models(config: NodeConfig) -> None:
         _open_whole(config.backbone.model.path)
     for entry in config.serve:
         if entry.model.path is not None:
-            _check_ranges(entry.model.path, _counts(entry.model.path), entry.layers, entry.experts)
+            _check_ranges(entry.model.path, entry.layers, entry.experts)
 
 
 def _open_whole(path: Path) -> ModelFile:
@@ -35,36 +35,32 @@ def _open_whole(path: Path) -> ModelFile:
     return model
 
 
-def _counts(path: Path) -> dict[int, range]:
-    """The experts that a GGUF or slice file holds, of each layer that has any."""
+def _held_by(path: Path) -> tuple[range, dict[int, range]]:
+    """The layers of a GGUF or slice file, and which experts it holds of each layer that has any."""
     if open_model(path).find_str("general.type") == SLICE_TYPE:
         piece = read_slice(path)
-        return {name.layer: piece.experts for name in piece.tensors if name.group == "exps"}
+        return piece.layers, {name.layer: piece.experts for name in piece.tensors if name.group == "exps"}
     named = ((parse_expert_name(name), tensor) for name, tensor in _open_whole(path).tensors.items())
-    return {
+    held = {
         name.layer: range(tensor.shape[-1])
         for name, tensor in named
         if name is not None and name.group == "exps" and name.what == "weight"
     }
+    return range(max(held, default=-1) + 1), held
 
 
-def _check_ranges(
-    path: Path, held: dict[int, range], layers: Ranges | None, experts: Ranges | None
-) -> None:
-    first, last = min(held), max(held)
+def _check_ranges(path: Path, layers: Ranges | None, experts: Ranges | None) -> None:
+    in_file, held = _held_by(path)
+    span = f"{in_file.start}-{in_file.stop - 1}"
     if layers is not None:
-        outside = next((layer for layer in layers if not first <= layer <= last), None)
-        # Layers without routed experts before the first (deepseek's dense ones) are no mistake in a range.
-        if layers.last > last or not any(layer in held for layer in layers):
-            raise LocalError(
-                f"{path}: has no experts in layer {layers.last if outside is None else outside}; "
-                f"choose layers {layers} among {first}-{last}"
-            )
-    if experts is None:
-        return
-    for layer, run in held.items():
-        if layers is not None and layer not in layers:
-            continue
-        outside = next((expert for expert in experts if expert not in run), None)
+        outside = next((layer for layer in layers if layer not in in_file), None)
         if outside is not None:
-            raise LocalError(f"{path}: layer {layer} has experts {run.start}-{run.stop - 1}, not {outside}")
+            raise LocalError(f"{path}: layers {layers}: has layers {span}, not {outside}")
+    chosen = {layer: run for layer, run in held.items() if layers is None or layer in layers}
+    if not chosen:  # such as the dense layers that deepseek's models begin with
+        raise LocalError(f"{path}: layers {layers or span} hold no routed experts; choose others")
+    for layer, run in chosen.items():
+        outside = next((expert for expert in experts or () if expert not in run), None)
+        if outside is not None:
+            has = f"layer {layer} has experts {run.start}-{run.stop - 1}"
+            raise LocalError(f"{path}: experts {experts}: {has}, not {outside}")

@@ -90,17 +90,22 @@ def run_blocking(work: Callable[[], T], on_interrupt: Callable[[], None] | None 
         KeyboardInterrupt: SIGINT came; `work` has ended by then.
     """
     results: list[outcome.Outcome[T]] = []
-    thread = threading.Thread(target=lambda: results.append(outcome.capture(work)), daemon=True)
+    # Not Thread.join: interrupted, it takes the thread for ended (CPython 3.11, bpo-45274).
+    done = threading.Event()
+
+    def run() -> None:
+        results.append(outcome.capture(work))
+        done.set()
+
     with _terminate_is_interrupt():
-        thread.start()
+        threading.Thread(target=run, daemon=True).start()
         try:
-            while thread.is_alive():
-                thread.join(POLL_SECONDS)
+            while not done.wait(POLL_SECONDS):
+                pass
         except KeyboardInterrupt:
             if on_interrupt is not None:
                 on_interrupt()
-            thread.join(GRACE)
-            if thread.is_alive():
+            if not done.wait(GRACE):
                 _leave()
             raise
     return results[0].unwrap()

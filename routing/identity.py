@@ -191,7 +191,8 @@ def _read_private(path: Path) -> bytes:
             raise LocalError(f"key file {path} is not a regular file: point the config at the key itself")
         if os.name == "posix" and status.st_mode & 0o077:
             mode = stat.S_IMODE(status.st_mode)
-            raise LocalError(f"key file {path} is open to other users (mode {mode:04o}): chmod 600 {shlex.quote(str(path))}")
+            mend = f"chmod 600 {shlex.quote(str(path))}"
+            raise LocalError(f"key file {path} is open to other users (mode {mode:04o}): {mend}")
         return os.read(descriptor, _PRIVATE_FILE_BYTES + 1)
     except OSError as error:
         raise LocalError(f"key file {path} can't be read: {error.strerror}") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
+import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,17 @@ from routing.errors import LocalError
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
+    from node.config.shape import ServeTable
+
+
+@dataclass(frozen=True)
+class Serve:
+    """What one --serve says, its ranges as they were written; None means all."""
+
+    text: str
+    model: str
+    layers: str | None
+    experts: str | None
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -42,12 +54,16 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     parser.add_argument("--name", metavar="NAME", help="what the node calls itself")
     parser.add_argument(
-        "--listen", metavar="ADDR", help="where to listen (default: UDP port 4190, all interfaces)"
+        "--listen",
+        type=_listen,
+        metavar="ADDR",
+        help="where to listen (default: UDP port 4190, all interfaces)",
     )
     parser.add_argument(
         "--peer",
         action="append",
         default=[],
+        type=_peer,
         metavar="ADDR",
         help="an expert server's address; may be repeated",
     )
@@ -55,7 +71,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         "--serve",
         action="append",
         default=[],
-        type=_split_serve,
+        type=_serve,
         metavar="MODEL[:LAYERS[:EXPERTS]]",
         help='experts to serve, like "m.gguf:0-15:0-31"; may be repeated',
     )
@@ -69,7 +85,9 @@ def add_arguments(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the config, make or load the identity, say what comes next."""
     from node.config import default_store, parse_config, render_config
-    from node.config.shape import DEFAULT_LISTEN, ServeTable
+    from node.config.shape import DEFAULT_LISTEN
+    from node.config_models import check_models
+    from node.own_address import dialable
     from routing.identity import Identity
 
     path: Path = args.output if args.dir is None else args.dir / DEFAULT_CONFIG
@@ -79,19 +97,19 @@ def run(args: argparse.Namespace) -> int:
         listen=args.listen or DEFAULT_LISTEN,
         peers=args.peer,
         model=None if args.model is None else _model_from(args.model, path),
-        serve=[
-            ServeTable(model=_model_from(model, path), layers=layers, experts=experts)
-            for model, layers, experts in args.serve
-        ],
+        serve=[_table(serve, path) for serve in args.serve],
     )
     config = parse_config(text, path, default_store(os.environ))
     if path.exists() and not args.force:
         raise LocalError(f"{path}: exists already; --force overwrites it, -o FILE writes another")
+    check_models(config)
     identity = Identity.load_or_create(config.identity_path)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
-    address = f"{_reachable(config)}/p2p/{identity.peer_id}"
+    address = None
+    if config.swarm.listen.port != 0:
+        address = f"{dialable(config.swarm.listen)}/p2p/{identity.peer_id}"
     if args.json:
         report = {
             "config": str(path),
@@ -100,67 +118,112 @@ def run(args: argparse.Namespace) -> int:
             "address": address,
         }
         print(json.dumps(report))
-    else:
-        print(f"config   {path}\nstore    {config.store}\npeer id  {identity.peer_id}\naddress  {address}\n")
-        print(_next_step(config))
+        return 0
+    print(f"config   {path}\nstore    {config.store}\npeer id  {identity.peer_id}")
+    if config.serve:  # others dial a node that serves; one that only asks listens nowhere
+        chosen_later = "its port is chosen at each start (the config says port 0); panal run prints it"
+        print(f"address  {address or chosen_later}")
+    print(f"\n{_next_step(config, _place(args))}")
     return 0
 
 
-def _split_serve(text: str) -> tuple[str, str | None, str | None]:
-    """MODEL[:LAYERS[:EXPERTS]]; an empty part means all. A path with a colon goes into the config by hand."""
-    model, *ranges = text.split(":")
+def _listen(text: str) -> str:
+    """An argparse type: where to listen, as it is written into the config."""
+    from routing.multiaddr import ListenAddress
+
+    try:
+        return str(ListenAddress.parse(text))
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _peer(text: str) -> str:
+    """An argparse type: whom to dial, as it is written into the config."""
+    from routing.multiaddr import PeerAddress
+
+    try:
+        peer = PeerAddress.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if peer.peer_id is None:
+        raise argparse.ArgumentTypeError(f"{text!r} does not say who must answer; add /p2p/PEER-ID")
+    return str(peer)
+
+
+def _serve(text: str) -> Serve:
+    """An argparse type: MODEL[:LAYERS[:EXPERTS]], an empty part meaning all.
+
+    The longest beginning that is a file is the model, so that its name may have colons in it.
+    """
+    for colons in range(3):
+        model, *ranges = text.rsplit(":", colons)
+        if Path(model).is_file():
+            break
+    else:
+        model, *ranges = text.split(":")
     if not model or len(ranges) > 2:
         raise argparse.ArgumentTypeError(f"{text!r} is not MODEL[:LAYERS[:EXPERTS]]")
     layers, experts = [part or None for part in [*ranges, "", ""][:2]]
-    return model, layers, experts
+    return Serve(text, model, layers, experts)
 
 
-def _model_from(text: str, config: Path) -> str:
-    """A path given on the command line, as it must stand in the config; a model id as it is."""
+def _table(serve: Serve, config: Path) -> ServeTable:
+    """The [[serve]] of a --serve."""
+    from node.config.shape import ServeTable
+    from node.ranges import Ranges
+
+    model = _model_from(serve.model, config, serve.text)
+    for part in (serve.layers, serve.experts):
+        if part is not None:
+            try:
+                Ranges.parse(part)
+            except LocalError as error:
+                raise LocalError(f"--serve {serve.text}: {error}") from None
+    return ServeTable(model=model, layers=serve.layers, experts=serve.experts)
+
+
+def _model_from(text: str, config: Path, argument: str = "") -> str:
+    """A path given on the command line, as it must stand in the config; a model id as it is.
+
+    Args:
+        argument: the whole MODEL[:LAYERS[:EXPERTS]], where `text` is a part of one.
+    """
     from node.config import ModelRef
 
     ref = ModelRef.parse(text, Path.cwd())
     if ref.path is None:
         return text
     if not ref.path.is_file():
-        raise LocalError(f"{text}: no such file; give a GGUF or slice file, or a model id of the store")
+        rule = f" ({argument}: after a colon come layers, then experts)" if ":" in argument else ""
+        raise LocalError(f"{text}: no such file; give a GGUF or slice file, or a model id of the store{rule}")
     path, folder = ref.path.resolve(), config.absolute().parent.resolve()
     return f"./{path.relative_to(folder)}" if path.is_relative_to(folder) else str(path)
 
 
-def _reachable(config: NodeConfig) -> str:
-    """The listen address with, for "all interfaces", the one the system would use to leave: most likely
-    what others on the network reach this machine by. Connecting a UDP socket sends nothing."""
-    from routing.multiaddr import ListenAddress
-
-    listen = config.swarm.listen
-    outside = {"0.0.0.0": "192.0.2.1", "::": "2001:db8::1"}.get(listen.host)  # addresses for examples
-    if outside is None:
-        return str(listen)
-    family = socket.AF_INET6 if ":" in outside else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((outside, 9))
-        except OSError:  # no network: then only this machine can be meant
-            return str(ListenAddress("127.0.0.1" if family == socket.AF_INET else "::1", listen.port))
-        return str(ListenAddress(probe.getsockname()[0], listen.port))
+def _place(args: argparse.Namespace) -> str:
+    """The flags that say where the config goes, for a command that is to write it again."""
+    if args.dir is not None:
+        return f" --dir {shlex.quote(str(args.dir))}"
+    return "" if args.output == DEFAULT_CONFIG else f" -o {shlex.quote(str(args.output))}"
 
 
-def _next_step(config: NodeConfig) -> str:
+def _next_step(config: NodeConfig, place: str) -> str:
+    path = shlex.quote(str(config.path))
     lines = []
     if config.serve:
+        port = f"UDP port {config.swarm.listen.port}" if config.swarm.listen.port else "its UDP port"
         lines += [
-            "Next: start it, and put its address into the peers of the node that asks:",
-            f"  panal run -c {config.path}",
+            f"Next: start it, with {port} open, and put its address into the peers of the node that asks:",
+            f"  panal run -c {path}",
         ]
     if config.backbone is not None and config.swarm.peers:
-        lines += ["Next: ask for text:", f'  panal generate -c {config.path} -p "Once upon a time"']
+        lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
     elif config.backbone is not None:
         lines += [f"Next: put the addresses of expert servers into [swarm] peers of {config.path}."]
     if not lines:
         lines = [
             f"Next: fill in [backbone] (to ask) or [[serve]] (to serve) in {config.path}, or start over:",
-            "  panal init --force --serve MODEL.gguf",
-            "  panal init --force --model MODEL.gguf --peer ADDRESS",
+            f"  panal init --force --serve MODEL.gguf{place}",
+            f"  panal init --force --model MODEL.gguf --peer ADDRESS{place}",
         ]
     return "\n".join(lines)

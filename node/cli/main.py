@@ -1,8 +1,8 @@
 """The frame of the `panal` command: arguments in, one exit code out.
 
-Exit codes: 0 done; 1 a peer failed, or a check did not hold; 2 this side's mistake (arguments, files,
-config); 130 interrupted. An error is one line on stderr. What is not a PanalError is a bug and keeps
-its traceback.
+Exit codes: 0 done (`run` ends so on Ctrl-C too); 1 a peer failed, or a check did not hold; 2 this side's
+mistake (arguments, files, config), or output that cannot be written; 130 interrupted. An error is one line
+on stderr. What is not a PanalError is a bug and keeps its traceback.
 
 Parsing imports nothing heavy: a command's module imports what it needs inside `run`.
 """
@@ -10,11 +10,12 @@ Parsing imports nothing heavy: a command's module imports what it needs inside `
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 from node.cli import demo, generate, init, model, run, slices, verify
 from routing.errors import LocalError, PanalError
@@ -46,7 +47,7 @@ On the one that asks:
   panal generate -c node.toml -p "Once upon a time"
 
 "panal COMMAND --help" shows a command's flags. Exit codes: 0 done, 1 a peer or a check failed,
-2 a mistake on this side, 130 interrupted."""
+2 a mistake on this side, 130 interrupted; "panal run" is done when Ctrl-C ends it: 0."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,7 +56,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with EXIT_USAGE."""
         line = " ".join(message.split())
-        self.exit(EXIT_USAGE, f'{self.prog}: {line}; see "{self.prog} --help"\n')
+        _tell(f'{self.prog}: {line}; see "{self.prog} --help"')
+        self.exit(EXIT_USAGE)
 
 
 class _Version(argparse.Action):
@@ -86,6 +88,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; argparse's own exits (--help, usage) raise SystemExit."""
+    _mend_streams()
     try:
         try:
             args = build_parser().parse_args(argv)
@@ -95,30 +98,63 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
         finally:
             sys.stdout.flush()  # here and not at exit, so that a reader gone away is met below
-    except BrokenPipeError:
-        return _leave_broken_pipe()
     except (PanalError, KeyboardInterrupt, OSError) as error:
         return _report(error)
     except BaseExceptionGroup as group:  # a trio nursery wraps whatever its tasks raise
-        leaves = list(_leaves(group))
-        if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):
-            return _leave_broken_pipe()
-        if not all(isinstance(leaf, PanalError | KeyboardInterrupt) for leaf in leaves):
-            raise
-        return _report(leaves[0])
+        return _report(group)
+
+
+def _mend_streams() -> None:
+    """Make printing safe: Python has None for a stream that was closed before it began (`panal >&-`), and
+    raises for characters that the encoding lacks.
+
+    In the order of their numbers, for each open takes the lowest free one: a number left free would go
+    to the next socket or file, and what llama.cpp prints would end up in that.
+    """
+    if sys.stdin is None:
+        sys.stdin = _nowhere("r")
+    if sys.stdout is None:
+        sys.stdout = _nowhere("w")
+    if sys.stderr is None:
+        sys.stderr = _nowhere("w")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _nowhere(mode: str) -> TextIO:
+    return cast(TextIO, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
 
 
 def _report(error: BaseException) -> int:
-    """Tell the user and pick the exit code; an OSError that names no file is a bug, and raised again."""
-    if isinstance(error, KeyboardInterrupt):
+    """Tell the user and pick the exit code. What nobody foresaw is a bug, and raised again."""
+    leaves = list(_leaves(error))
+    if any(isinstance(leaf, BrokenPipeError) for leaf in leaves):  # the reader (head, less) went away
+        _drop_output()
+        return EXIT_BROKEN_PIPE
+    for leaf in leaves:
+        if isinstance(leaf, OSError) and leaf.filename is None and _drop_output():
+            return _say(f"cannot write the output: {leaf.strerror or leaf}", EXIT_USAGE)
+    first = leaves[0]
+    if isinstance(error, OSError) and isinstance(error.filename, str | bytes):
+        return _say(f"{os.fsdecode(error.filename)}: {error.strerror}", EXIT_USAGE)
+    if not all(isinstance(leaf, PanalError | KeyboardInterrupt) for leaf in leaves):
+        raise error
+    if isinstance(first, KeyboardInterrupt):
         return EXIT_INTERRUPTED
-    line = str(error)
-    if isinstance(error, OSError):
-        if not isinstance(error.filename, str | bytes):
-            raise error
-        line = f"{os.fsdecode(error.filename)}: {error.strerror}"
-    print("panal:", _one_line(line), file=sys.stderr)
-    return EXIT_USAGE if isinstance(error, LocalError | OSError) else EXIT_FAILED
+    return _say(str(first), EXIT_USAGE if isinstance(first, LocalError) else EXIT_FAILED)
+
+
+def _say(line: str, code: int) -> int:
+    _tell(f"panal: {line}")
+    return code
+
+
+def _tell(line: str) -> None:
+    try:
+        print(_one_line(line), file=sys.stderr, flush=True)
+    except OSError:  # nobody can be told; the exit code still says it
+        _point_at_nothing(sys.stderr)
 
 
 def _one_line(text: str) -> str:
@@ -126,19 +162,35 @@ def _one_line(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
-def _leave_broken_pipe() -> int:
-    """The reader (head, less) went away. Python would complain once more when it flushes stdout at
-    exit, so stdout is pointed at nothing first."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return EXIT_BROKEN_PIPE
+def _drop_output() -> bool:
+    """Point each output that takes nothing more at nothing, as Python flushes both once more at exit and
+    would complain; whether there was such an output.
+
+    That an OSError came from printing shows in this: a buffer keeps what it could not write, so that
+    flushing it fails again. A stdout without a buffer (`python -u`) is tried with one more line end.
+    """
+    dropped = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is sys.stdout and isinstance(stream.buffer, io.RawIOBase):
+                stream.write("\n")
+            stream.flush()
+        except OSError:
+            _point_at_nothing(stream)
+            dropped = True
+    return dropped
+
+
+def _point_at_nothing(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 if __name__ == "__main__":

@@ -204,9 +204,9 @@ def test_init_says_what_comes_next(panal: Run, tmp_path: Path, demo_model: Path)
 
 
 def test_init_writes_a_model_beside_the_config_as_a_relative_path(
-    panal: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    panal: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, demo_model: Path
 ) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    (tmp_path / "m.gguf").write_bytes(demo_model.read_bytes())
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("PANAL_STORE", str(tmp_path / "store"))
@@ -218,11 +218,15 @@ def test_init_writes_a_model_beside_the_config_as_a_relative_path(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--peer", "nonsense"], "swarm.peers[0]: multiaddr 'nonsense'"),
-        (["--listen", "/ip4/1.2.3.4/tcp/1"], "swarm.listen: multiaddr"),
+        (["--peer", "nonsense"], "panal init: argument --peer: multiaddr 'nonsense'"),
+        (
+            ["--peer", "/ip4/1.2.3.4/udp/1/quic-v1"],
+            "argument --peer: '/ip4/1.2.3.4/udp/1/quic-v1' does not say",
+        ),
+        (["--listen", "/ip4/1.2.3.4/tcp/1"], "panal init: argument --listen: multiaddr"),
         (["--serve", "none.gguf"], "none.gguf: no such file"),
         (["--model", "none.gguf"], "none.gguf: no such file"),
-        (["--serve", "deadbeef:9-1"], 'serve[0].layers: range "9-1" goes backwards'),
+        (["--serve", "deadbeef:9-1"], '--serve deadbeef:9-1: range "9-1" goes backwards'),
         (["--name", "x" * 41], "name: expected text of length <= 40"),
         (["--name", "\udcff"], "is not UTF-8"),
     ],

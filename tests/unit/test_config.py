@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ STORE = Path("/default/store")
 WHERE = Path("/etc/panal/node.toml")
 PEER_ID = Identity.generate().peer_id
 PEER = f"/ip4/192.0.2.7/udp/4190/quic-v1/p2p/{PEER_ID}"
+OTHER_PEER = f"/ip4/192.0.2.7/udp/4190/quic-v1/p2p/{Identity.generate().peer_id}"
 
 
 def parse(text: str) -> NodeConfig:
@@ -128,7 +130,14 @@ def test_everything_said() -> None:
         ("[swarm]\npeers='x'", "swarm.peers: expected a list, got text"),
         ("[swarm]\npeers=['x']", "swarm.peers[0]: multiaddr 'x' must begin with '/'"),
         ("[swarm]\npeers=['/ip4/192.0.2.7/udp/1/quic-v1']", "add /p2p/PEER-ID"),
-        (f"[swarm]\npeers=['{PEER}', '{PEER}']", "swarm.peers[1]: "),
+        (f"[swarm]\npeers=['{PEER}', '{PEER}']", f"swarm.peers[1]: {PEER} is named twice"),
+        (
+            f"[swarm]\npeers=['{PEER}', '{OTHER_PEER}', '{PEER.replace('4190', '4191')}']",
+            "swarm.peers[2]: names the same node as swarm.peers[0]; every node needs an identity of its own "
+            "(panal init --dir gives one)",
+        ),
+        ("[backbone]\nmodel='m'\ncontext=0", "backbone.context: expected a whole number >= 1"),
+        ("[backbone]\nmodel='m'\ncontext='all'", "backbone.context: expected a whole number, got text"),
         ("[swarm]\nlisten='/ip4/0.0.0.0/tcp/4190'", "swarm.listen: multiaddr"),
         ("swarm = 3", "swarm: expected a table, got a whole number"),
         ("serve = {model='m'}", "serve: expected a list, got a table"),
@@ -222,8 +231,16 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     )
     config = parse(uncommented)
     assert config.name == "kitchen"
-    assert config.require_backbone() == parse("[backbone]\nmodel='model.gguf'").require_backbone()
+    default = parse("[backbone]\nmodel='model.gguf'").require_backbone()
+    assert default.context is None  # what the model was trained with: no number in the file says the same
+    assert config.require_backbone() == replace(default, context=4096)
     assert config.require_serve()[0].layers == Ranges.parse("0-15")
+
+
+def test_a_rendered_context_is_in_force() -> None:
+    text = render_config(model="m.gguf", context=1024)
+    assert parse(text).require_backbone().context == 1024
+    assert "at most 4096" not in text
 
 
 @given(name=st.text(min_size=1, max_size=MAX_NAME_CHARS).filter(str.isprintable), model=st.text(min_size=1))
