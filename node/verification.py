@@ -192,7 +192,7 @@ def verify(
     *,
     batches: Sequence[int],
     threads: int,
-    progress: Callable[[str], None],
+    progress: Callable[[str], None] = lambda what: None,
 ) -> tuple[Comparison, TripsReport]:
     """Make all passes on both sides, on the calling thread. Afterwards `port` knows each layer's error.
 
