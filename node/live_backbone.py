@@ -25,13 +25,20 @@ from routing.links import PeerLinks
 from routing.multiaddr import PeerAddress
 from routing.quic.endpoint import Endpoint
 from routing.table import CallShape, HolderTable
-from routing.wire.codecs import Codec
+from routing.wire.codecs import CODEC_NAMES, Codec
 from routing.wire.experts import Combine
+from routing.wire.holdings import Holdings
+from routing.wire.messages import VERSION
 
 T = TypeVar("T")
 
 COVER_SECONDS = 5.0
 """How long a backbone waits for configured peers to connect before it says what is missing."""
+
+COVER_GRACE = 0.3
+"""How long it waits for all of them first: peers that answer at once should take part in the first pass."""
+
+COVER_POLL = 0.05
 
 NAMED_LAYERS = 4
 """Layers named in one line about missing experts."""
@@ -80,19 +87,21 @@ class LiveBackbone:
         Raises:
             NotCovered: names the layers, the experts and the peers that do not answer.
         """
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(COVER_GRACE):
             await self.links.first_round()
+        with trio.move_on_after(seconds):
             while self.table.missing():
-                await trio.sleep(0.05)
-            return
+                await trio.sleep(COVER_POLL)
         missing = self.table.missing()
+        if not missing:
+            return
         failures = [
             reason if str(address) in reason else f"{address}: {reason}"
             for address, reason in self.links.failures().items()
         ]
         failures += [
-            f"{peer} serves {', '.join(models) or 'nothing'}, asked is {self.backbone.stored.model_id[:12]}"
-            for peer, models in self.table.strangers().items()
+            f"{peer} {', '.join(told) or 'serves nothing'}, asked is {self.backbone.stored.model_id[:12]}"
+            for peer, told in self.table.strangers().items()
         ]
         named = [
             f"layer {layer}: {name_experts(experts)}"
@@ -123,7 +132,9 @@ async def live_backbone(
         watch: wraps the port that the hook talks to; for comparisons.
     """
     manifest = stored.manifest
-    table = HolderTable(stored.model_id, call_shapes(manifest))
+    table = HolderTable(
+        stored.model_id, call_shapes(manifest), unusable=lambda told: why_unusable(told, settings)
+    )
     kernels = Kernels(library, threads=settings.threads)
     cells = home or Cells()
     key = bytes.fromhex(stored.model_id)
@@ -168,3 +179,17 @@ def call_shapes(manifest: Manifest) -> dict[tuple[int, int], CallShape]:
     """What the table needs to know of a model's calls."""
     cells = {call.layer: call.n_experts for call in manifest.calls if call.index == 0}
     return {(call.layer, call.index): CallShape(call.n_experts, cells[call.layer]) for call in manifest.calls}
+
+
+def why_unusable(told: Holdings, settings: BackboneSettings) -> str:
+    """Why a peer that says this cannot serve a backbone with these settings; "" if it can."""
+    if VERSION not in told.versions:
+        return f"speaks /panal/experts {', '.join(map(str, told.versions))}, not {VERSION}"
+    codec = next(name for name, known in CODEC_NAMES.items() if known is settings.wire)
+    if codec not in told.codecs:
+        return f"does not speak {codec} (wire)"
+    if settings.combine.name.lower() not in told.combines:
+        return f"does not combine by {settings.combine.name.lower()}"
+    if settings.ubatch > told.max_rows:
+        return f"takes {told.max_rows} rows at once, ubatch is {settings.ubatch}"
+    return ""

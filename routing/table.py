@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from routing.dispatch.plan import HOME, Holder, LayerHolders
@@ -33,6 +34,7 @@ class _Peer:
     holdings: Holdings
     connected: bool
     reason: str = ""
+    unusable: str = ""
 
 
 class HolderTable:
@@ -41,11 +43,22 @@ class HolderTable:
     Args:
         model_id: 64 hexadecimal digits.
         calls: shape of every MoE call by (layer, call index).
+        unusable: why a peer with such holdings cannot be asked (another protocol version, no such codec); ""
+            if it can.
     """
 
-    def __init__(self, model_id: str, calls: Mapping[tuple[int, int], CallShape]) -> None:
+    def __init__(
+        self,
+        model_id: str,
+        calls: Mapping[tuple[int, int], CallShape],
+        *,
+        unusable: Callable[[Holdings], str] = lambda holdings: "",
+    ) -> None:
         self._model_id = model_id
         self._calls = calls
+        self._unusable = unusable
+        self._suspects: dict[str, float] = {}  # peer -> until when
+        self._forgive_at = math.inf
         self._peers: dict[str, _Peer] = {}
         self._home: dict[tuple[int, int], Holder] = {}
         self._ready: dict[tuple[int, int], LayerHolders] = {}
@@ -57,7 +70,7 @@ class HolderTable:
 
     def connected(self, peer_id: str, holdings: Holdings) -> None:
         """A peer said what it serves."""
-        self._peers[peer_id] = _Peer(holdings, True)
+        self._peers[peer_id] = _Peer(holdings, True, unusable=self._unusable(holdings))
         self._ready = {}
 
     def disconnected(self, peer_id: str, reason: str) -> None:
@@ -67,6 +80,20 @@ class HolderTable:
             peer.connected = False
             peer.reason = reason
             self._ready = {}
+
+    def suspect(self, peer_id: str, until: float) -> None:
+        """A peer failed a call: until then it is asked only for experts that nobody else holds."""
+        self._suspects[peer_id] = until
+        self._forgive_at = min(self._suspects.values())
+        self._ready = {}
+
+    def forgive(self, now: float) -> None:
+        """Take back peers whose time as suspects is over. Costs one comparison while there is none."""
+        if now < self._forgive_at:
+            return
+        self._suspects = {peer: until for peer, until in self._suspects.items() if until > now}
+        self._forgive_at = min(self._suspects.values(), default=math.inf)
+        self._ready = {}
 
     def holders(self, layer: int, index: int) -> LayerHolders:
         """Who may be asked for a call's experts now."""
@@ -83,7 +110,8 @@ class HolderTable:
         lacking = {}
         for (layer, index), shape in sorted(self._calls.items()):
             held = 0
-            for holder in self.holders(layer, index).holders:
+            known = self.holders(layer, index)
+            for holder in known.holders + known.reserve:
                 held |= holder.held
             absent = [expert for expert in range(shape.n_experts) if not held >> expert & 1]
             if absent and index == 0:
@@ -91,12 +119,15 @@ class HolderTable:
         return lacking
 
     def strangers(self) -> dict[str, list[str]]:
-        """Connected peers that serve nothing of this model: what they serve instead, in words."""
-        return {
-            peer_id: [f"{held.architecture} {held.model_id[:12]}" for held in peer.holdings.slices]
-            for peer_id, peer in sorted(self._peers.items())
-            if peer.connected and all(held.model_id != self._model_id for held in peer.holdings.slices)
-        }
+        """Connected peers that cannot be asked: what they serve instead, or why not, in words."""
+        told = {}
+        for peer_id, peer in sorted(self._peers.items()):
+            slices = peer.holdings.slices
+            if peer.connected and peer.unusable:
+                told[peer_id] = [peer.unusable]
+            elif peer.connected and all(held.model_id != self._model_id for held in slices):
+                told[peer_id] = [f"serves {held.architecture} {held.model_id[:12]}" for held in slices]
+        return told
 
     def _collect(self, key: tuple[int, int]) -> LayerHolders:
         holders, formerly = [], {}
@@ -106,11 +137,13 @@ class HolderTable:
             holder = Holder.of_runs(peer_id, self._runs(peer.holdings, key))
             if not holder.held:
                 continue
-            if peer.connected:
+            if peer.connected and not peer.unusable:
                 holders.append(holder)
             else:
-                formerly[peer_id] = (holder.held, peer.reason)
-        return LayerHolders(key[0], tuple(holders), formerly)
+                formerly[peer_id] = (holder.held, peer.unusable or peer.reason)
+        trusted = [holder for holder in holders if holder.peer_id not in self._suspects]
+        reserve = [holder for holder in holders if holder.peer_id in self._suspects]
+        return LayerHolders(key[0], tuple(trusted), formerly, tuple(reserve))
 
     def _runs(self, holdings: Holdings, key: tuple[int, int]) -> list[tuple[int, int]]:
         shape = self._calls[key]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -17,11 +17,15 @@ from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
 from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings
+from routing.dispatch.errors import ExpertsUnavailable
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import PeerLookup, Star
 from routing.errors import LocalError, PanalError
 from routing.table import HolderTable
 from routing.wire.codecs import Float32Array
+
+SUSPECT_SECONDS = 30.0
+"""After a peer failed a call, others are asked first for so long: else each layer would wait for it again."""
 
 
 class Interrupted(LocalError):
@@ -88,6 +92,7 @@ class SwarmPort:
 
     def leave(self, inputs: ExpertInputs) -> _Ticket | Float32Array:
         call = inputs.call
+        self._table.forgive(time.monotonic())
         holders = self._table.holders(call.layer, call.index)
         if not holders.holders or holders.holders[0].peer_id != HOME:
             return self._send(self._moe_call(inputs), holders)
@@ -164,11 +169,19 @@ class SwarmPort:
         self._waiting[id(ticket.call)] = ticket
         try:
             ticket.result, ticket.stats = await self._star.dispatch(ticket.call, holders, self._settings)
+            self._suspect(failure.peer_id for failure in ticket.stats.failures)
+        except ExpertsUnavailable as error:
+            ticket.error = error
+            self._suspect(error.reasons)
         except PanalError as error:
             ticket.error = error
         finally:
             del self._waiting[id(ticket.call)]
             ticket.done.set()
+
+    def _suspect(self, peers: Iterable[str]) -> None:
+        for peer in peers:
+            self._table.suspect(peer, time.monotonic() + SUSPECT_SECONDS)
 
     async def _from_home(self, call: MoeCall, _part: ServerCall) -> Float32Array:
         ticket = self._waiting[id(call)]

@@ -37,6 +37,8 @@ class ComputeThread:
                 trio.lowlevel.reschedule(task, result)
 
         def job() -> None:
+            if abandoned:
+                return  # nobody waits any more
             result = outcome.capture(function, *arguments)
             try:
                 token.run_sync_soon(deliver, result)

@@ -13,6 +13,7 @@ from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
 from routing.dispatch.combine import sum_pairs
 from routing.errors import LocalError
+from routing.quic.connection import Connection
 from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
 from routing.wire import holdings, messages
@@ -94,12 +95,12 @@ class ExpertServer:
                 message = await stream.receive_message(MAX_REQUEST_BYTES)
             except StreamClosed:
                 return
-            await stream.send_message(messages.encode_message(await self._reply(message, stream.peer_id)))
+            await stream.send_message(messages.encode_message(await self._reply(message, stream)))
 
-    async def _reply(self, message: bytes, peer: str) -> ExpertsAnswer | Refusal:
+    async def _reply(self, message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
         arrived = time.perf_counter()
         try:
-            request = messages.decode_message(message, SERVER_LIMITS, peer=peer)
+            request = messages.decode_message(message, SERVER_LIMITS, peer=stream.peer_id)
         except ProtocolError as error:
             self.counts.refused += 1
             return Refusal(error.call_id, 0, 0, RefusalCode.MALFORMED, str(error))
@@ -112,7 +113,7 @@ class ExpertServer:
             assert refusal is not None
             return refusal
         deadline = arrived + request.deadline_ms / 1000
-        result = await self._thread.run(self._compute, held, request, deadline)
+        result = await self._thread.run(self._compute, held, request, deadline, stream.connection)
         if isinstance(result, Refusal):
             self.counts.refused += 1
             return result
@@ -162,6 +163,10 @@ class ExpertServer:
             return refuse(
                 RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts"
             )
+        if int(request.counts.max()) > call.n_experts:
+            return refuse(
+                RefusalCode.MALFORMED, f"a row asks more experts than the {call.n_experts} there are"
+            )
         if max_reply_bytes(request) > MAX_MESSAGE_BYTES:
             return refuse(
                 RefusalCode.OVERLOADED, f"the answer would pass {MAX_MESSAGE_BYTES} bytes: ask for fewer rows"
@@ -171,9 +176,11 @@ class ExpertServer:
         return held, None
 
     def _compute(
-        self, held: HeldCall, request: ExpertsRequest, deadline: float
+        self, held: HeldCall, request: ExpertsRequest, deadline: float, caller: Connection
     ) -> tuple[Float32Array, float] | Refusal:
         """On the compute thread; `deadline` on the clock of `time.perf_counter`."""
+        if not caller.is_open:
+            return refusal_to(request, RefusalCode.DEADLINE, "its caller has gone")
         if time.perf_counter() > deadline:
             return refusal_to(request, RefusalCode.DEADLINE, "it waited in the queue past its deadline")
         begun = time.perf_counter()

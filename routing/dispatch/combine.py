@@ -9,7 +9,8 @@ sum: a server adds its own pairs of a row in slot order (`sum_pairs`); the backb
     vectors in the order of `order_key`: home, then peers by id, then answers that replaced failed ones.
     With one server and f32 both ways that is the chain above, so again the same bytes; with more it is not.
 
-Nothing starts from zero (0 + -0.0 is 0.0, not -0.0): the first summand is copied.
+Nothing starts from zero (0 + -0.0 is 0.0, not -0.0): the first summand is copied. An overflow gives infinity
+without a warning; who asked looks at the result.
 """
 
 from __future__ import annotations
@@ -87,10 +88,9 @@ def combine_sum(parts: Sequence[Part], n_tokens: int, n_out: int) -> Float32Arra
         known = begun[rows]
         if not known.any():
             result[rows] = part.y
-        elif known.all():
-            result[rows] += part.y
         else:
-            result[rows[known]] += part.y[known]
+            with np.errstate(over="ignore"):
+                result[rows[known]] += part.y[known]
             result[rows[~known]] = part.y[~known]
         begun[rows] = True
     if not begun.all():
@@ -101,8 +101,9 @@ def combine_sum(parts: Sequence[Part], n_tokens: int, n_out: int) -> Float32Arra
 def add_slots(laid: Float32Array) -> Float32Array:
     """[n_tokens, n_used, n_out] to [n_tokens, n_out]: slot 0 + slot 1 + ... in f32."""
     result: Float32Array = laid[:, 0].copy()
-    for slot in range(1, laid.shape[1]):
-        result += laid[:, slot]
+    with np.errstate(over="ignore"):
+        for slot in range(1, laid.shape[1]):
+            result += laid[:, slot]
     return result
 
 
@@ -124,9 +125,10 @@ def sum_pairs(y: Float32Array, counts: npt.NDArray[np.uint16]) -> Float32Array:
         raise LocalError(f"the counts of {counts.size} rows do not fit {y.shape[0]} pairs")
     begins = ends - counts
     result: Float32Array = y[begins]
-    for slot in range(1, int(counts.max())):
-        longer = np.flatnonzero(counts > slot)
-        result[longer] += y[begins[longer] + slot]
+    with np.errstate(over="ignore"):
+        for slot in range(1, int(counts.max())):
+            longer = np.flatnonzero(counts > slot)
+            result[longer] += y[begins[longer] + slot]
     return result
 
 

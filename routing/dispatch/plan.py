@@ -5,7 +5,8 @@ Rules
    its rows one by one (design/llama-hook.md), so a call's rows of an expert are never split.
 2. What is held at home is computed at home.
 3. The rest goes to as few servers as a greedy cover finds: each step takes the peer that holds the most
-   of what is left; among equals the one that holds more of the layer, then the one named first.
+   of what is left; among equals the one that holds more of the layer, then the one named first. Peers in
+   reserve come after all others.
 """
 
 from __future__ import annotations
@@ -67,22 +68,27 @@ class LayerHolders:
         holders: in order of preference; a peer id occurs once.
         formerly: experts as bits by the peers that used to hold them, with what is known of their
             absence (`"left 3 s ago"`): named if the experts are missed.
+        reserve: asked only for experts that none of `holders` has: peers that failed a moment ago.
     """
 
     layer: int
     holders: tuple[Holder, ...]
     formerly: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    reserve: tuple[Holder, ...] = ()
 
     def without(self, peer_id: str, experts: int, reason: str) -> LayerHolders:
         """The same, but this peer is not asked for these experts (as bits) any more."""
-        left = []
-        for holder in self.holders:
-            if holder.peer_id == peer_id:
-                holder = Holder(peer_id, holder.held & ~experts)
-            if holder.held:
-                left.append(holder)
+
+        def left(holders: tuple[Holder, ...]) -> tuple[Holder, ...]:
+            kept = (
+                Holder(peer_id, holder.held & ~experts) if holder.peer_id == peer_id else holder
+                for holder in holders
+            )
+            return tuple(holder for holder in kept if holder.held)
+
         lost = experts | self.formerly.get(peer_id, (0, ""))[0]
-        return LayerHolders(self.layer, tuple(left), {**self.formerly, peer_id: (lost, reason)})
+        formerly = {**self.formerly, peer_id: (lost, reason)}
+        return LayerHolders(self.layer, left(self.holders), formerly, left(self.reserve))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +169,7 @@ def assign(needed: Iterable[int], holders: LayerHolders) -> list[tuple[str, list
         left |= 1 << expert
     chosen: list[tuple[str, list[int]]] = []
     candidates = list(holders.holders)
+    reserve = list(holders.reserve)
     while left:
         best: Holder | None = None
         best_key = (False, 0, 0)
@@ -171,6 +178,9 @@ def assign(needed: Iterable[int], holders: LayerHolders) -> list[tuple[str, list
             key = (holder.peer_id == HOME, covered, holder.held.bit_count())
             if covered and key > best_key:
                 best, best_key = holder, key
+        if best is None and reserve:
+            candidates, reserve = reserve, []
+            continue
         if best is None:
             raise _no_holder(_numbers(left), left, holders)
         chosen.append((best.peer_id, _numbers(best.held & left)))

@@ -53,6 +53,10 @@ class QuicExpertPeer:
             reply = decode_message(await stream.receive_message(max_reply_bytes(request)), peer=self.peer_id)
             clean = True
         except StreamClosed:
+            if self.connection.is_open:
+                raise PeerError(
+                    f"{self._label(self.peer_id)} broke off the call", peer=self.peer_id
+                ) from None
             reason = self.connection.close_reason
             raise PeerError(
                 f"connection to {self._label(self.peer_id)} lost" + (f" ({reason})" if reason else ""),

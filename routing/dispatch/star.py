@@ -40,6 +40,9 @@ CALL_IDS = 2**32
 """Call ids are u32 and start again at 0; only those in flight must differ."""
 
 
+OVERFLOW = "the answers overflow when added, one of them is false"
+
+
 class ExpertPeer(Protocol):
     """A connected expert server."""
 
@@ -87,8 +90,16 @@ class Star:
         parts = await running.run()
         n_tokens, n_used = call.ids.shape
         if settings.combine is Combine.ROWS:
-            return combine_rows(parts, n_tokens, n_used, call.n_out), running.stats
-        return combine_sum(parts, n_tokens, call.n_out), running.stats
+            result = combine_rows(parts, n_tokens, n_used, call.n_out)
+        else:
+            result = combine_sum(parts, n_tokens, call.n_out)
+        if not finite(result):
+            # Each answer was finite: somebody's values are so large that they overflow when added.
+            peers = sorted({part.call.peer_id for part in parts} - {HOME})
+            raise ExpertsUnavailable(
+                call.layer, sorted(set(call.ids.ravel().tolist())), dict.fromkeys(peers, OVERFLOW)
+            )
+        return result, running.stats
 
 
 class _Dispatch:
@@ -254,7 +265,7 @@ class _Dispatch:
         lost = 0
         for expert in asked:
             lost |= 1 << expert
-        for holder in self.holders.holders:
+        for holder in self.holders.holders + self.holders.reserve:
             if holder.peer_id == peer_id:
                 lost |= holder.held
         return lost

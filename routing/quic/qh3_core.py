@@ -34,8 +34,8 @@ from routing.quic.core import (
 _EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
 # Bound of one TLS flight of ours; two certificates would fit many times.
 _FLIGHT_BYTES = 16384
-# Payload of a DATAGRAM frame that fits every packet: after lost handshake packets qh3 falls back to datagrams of
-# 1,200 bytes, and a frame that fits none stops all sending for good ("packet builder capacity exhausted").
+# Payload of a DATAGRAM frame that fits every packet: after lost handshake packets qh3 falls back to
+# datagrams of 1,200 bytes, and a frame that fits none stops all sending for good ("packet builder capacity exhausted").
 _FILLER_BYTES = 1100
 # QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
 _CRYPTO_ERROR = 0x100

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import trio
@@ -21,7 +22,10 @@ from node.verification import Bounds, ErrorPort, judge, verify
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity
+from routing.multiaddr import PeerAddress
 from routing.quic.endpoint import Endpoint
+from routing.quic.stream import Stream
+from routing.wire import holdings
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.experts import (
     Combine,
@@ -190,8 +194,8 @@ def meddled(servers: list[tuple[ExpertServer, Endpoint]], number: int, meddle: C
     server = servers[number][0]
     original = server._reply
 
-    async def reply(message: bytes, peer: str) -> ExpertsAnswer | Refusal:
-        result: ExpertsAnswer | Refusal = meddle(await original(message, peer))
+    async def reply(message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
+        result: ExpertsAnswer | Refusal = meddle(await original(message, stream))
         return result
 
     server._reply = reply  # type: ignore[method-assign]
@@ -257,10 +261,10 @@ def test_a_late_answer(model: ModelParts) -> None:
             original = server._reply
             slow = [True]
 
-            async def reply(message: bytes, peer: str) -> ExpertsAnswer | Refusal:
+            async def reply(message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
                 if slow.pop() if slow else False:
                     await trio.sleep(0.6)
-                return await original(message, peer)
+                return await original(message, stream)
 
             server._reply = reply  # type: ignore[method-assign]
             with pytest.raises(PeerError, match=r"gave no answer in 0\.3 s"):
@@ -385,12 +389,12 @@ def test_requests_carry_only_what_a_server_needs(model: ModelParts) -> None:
                 original = server._reply
 
                 async def reply(
-                    message: bytes, peer: str, number: int = number, original: Any = original
+                    message: bytes, stream: Stream, number: int = number, original: Any = original
                 ) -> Any:
                     decoded = decode_message(message)
                     assert isinstance(decoded, ExpertsRequest)
                     seen.append((number, decoded))
-                    return await original(message, peer)
+                    return await original(message, stream)
 
                 server._reply = reply  # type: ignore[method-assign]
             await live.in_thread(live.backbone.run, rows(model.tokens(9)))
@@ -403,5 +407,108 @@ def test_requests_carry_only_what_a_server_needs(model: ModelParts) -> None:
                 pairs = sum(asked.pairs for _, asked in seen if asked.layer == layer)
                 assert pairs == 18
             assert live.port.ledger.bytes_out == sum(framed_nbytes(asked) for _, asked in seen)
+
+    run(test)
+
+
+# --- peers that fail again and again ---
+
+
+def test_a_silent_replica_is_waited_for_once(model: ModelParts) -> None:
+    """Not in every layer of every pass: after one failure others are asked first."""
+
+    async def test() -> None:
+        settings = dataclasses.replace(SETTINGS, deadline=0.5)
+        async with swarm(model, [[range(12)], [range(12)]], settings=settings) as (live, servers):
+            first = min(range(2), key=lambda number: servers[number][1].peer_id)  # who is asked first
+            asked = 0
+
+            async def silent(message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
+                nonlocal asked
+                asked += 1
+                await trio.sleep_forever()
+                raise AssertionError
+
+            servers[first][0]._reply = silent  # type: ignore[method-assign]
+            assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
+            assert asked == 1
+
+    run(test)
+
+
+def test_a_suspect_is_asked_where_nobody_else_is_left(model: ModelParts) -> None:
+    async def test() -> None:
+        async with swarm(model, [[range(12)], [range(6)]]) as (live, servers):
+            for _, endpoint in servers:
+                live.table.suspect(str(endpoint.peer_id), trio.current_time() + 1e9)
+            assert live.table.missing() == {}
+            assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
+
+    run(test)
+
+
+def test_huge_values_are_blamed_on_who_sent_them(model: ModelParts) -> None:
+    """Finite each, infinite when added: not our file's fault, and no warning of numpy's."""
+
+    async def test() -> None:
+        async with swarm(model, [[range(12)]]) as (live, servers):
+
+            def huge(answer: ExpertsAnswer) -> ExpertsAnswer:
+                return dataclasses.replace(answer, y=np.full_like(answer.y, 3e38))
+
+            meddled(servers, 0, once(huge, 2))
+            with pytest.raises(ExpertsUnavailable, match="overflow") as caught:
+                await live.in_thread(passes, model, live.backbone.run)
+            assert str(servers[0][1].peer_id) in str(caught.value)
+            assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
+
+    run(test)
+
+
+def test_a_covered_swarm_does_not_wait_for_the_others(model: ModelParts) -> None:
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            _, endpoint = await stack.enter_async_context(serving(model, cells_of(model, [range(12)])))
+            dead = PeerAddress("127.0.0.1", 9, Identity.generate().peer_id)
+            live = await stack.enter_async_context(
+                live_backbone(
+                    model.library,
+                    model.stored,
+                    identity=Identity.generate(),
+                    peers=[address_of(endpoint), dead],
+                    settings=SETTINGS,
+                )
+            )
+            with trio.fail_after(2):  # the dial of the dead one takes 5
+                await live.covered()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"versions": [2]}, "speaks /panal/experts 2, not 1"),
+        ({"codecs": ["f16"]}, "does not speak f32"),
+        ({"combines": ["sum"]}, "does not combine by rows"),
+        ({"max_rows": 100}, "takes 100 rows at once, ubatch is 512"),
+    ],
+)
+def test_a_peer_that_cannot_be_asked_covers_nothing(
+    model: ModelParts, change: dict[str, Any], why: str
+) -> None:
+    async def test() -> None:
+        async with serving(model, cells_of(model, [range(12)])) as (server, endpoint):
+            told = holdings.decode_holdings(server._told)
+            server._told = holdings.encode_holdings(msgspec.structs.replace(told, **change))
+            async with live_backbone(
+                model.library,
+                model.stored,
+                identity=Identity.generate(),
+                peers=[address_of(endpoint)],
+                settings=SETTINGS,
+            ) as live:
+                with pytest.raises(NotCovered, match=why):
+                    await live.covered(0.5)
 
     run(test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from node.model.slice_file import chunk_run
@@ -174,3 +175,30 @@ def test_holders_of_chunk_experts() -> None:
     table.disconnected("b", "gone")
     assert table.missing() == {0: [3, 4, 5, 6, 7]}
     assert table.holders(0, 1).formerly == {"b": (0b1110, "gone")}
+
+
+def test_suspects_come_after_all_others_until_they_are_forgiven(table: HolderTable) -> None:
+    table.connected("a", told([(0, 1, [(0, 7)])]))
+    table.connected("b", told([(0, 1, [(0, 3)])]))
+    table.suspect("a", until=10.0)
+    holders = table.holders(0, 0)
+    assert held_by(holders) == {"b": [0, 1, 2, 3]}
+    assert [each.peer_id for each in holders.reserve] == ["a"]
+    assert table.missing() == {}
+    assert dict(assign([1, 6], holders)) == {"b": [1], "a": [6]}
+    assert dict(assign([1], holders.without("b", 0b1111, "late"))) == {"a": [1]}
+    with pytest.raises(NoHolder, match="late"):
+        assign([1], holders.without("b", 0b1111, "late").without("a", 0xFF, "gone"))
+    table.forgive(9.9)
+    assert table.holders(0, 0) is holders
+    table.forgive(10.0)
+    assert held_by(table.holders(0, 0)) == {"a": list(range(8)), "b": [0, 1, 2, 3]}
+    assert table.holders(0, 0).reserve == ()
+
+
+def test_peers_that_cannot_be_asked_hold_nothing() -> None:
+    table = HolderTable(MODEL, PLAIN, unusable=lambda holdings: "too old" if holdings.name == "old" else "")
+    table.connected("a", msgspec.structs.replace(told([(0, 1, [(0, 7)])]), name="old"))
+    assert table.missing() == {0: list(range(8)), 1: list(range(8))}
+    assert table.strangers() == {"a": ["too old"]}
+    assert table.holders(0, 0).formerly == {"a": (0xFF, "too old")}
