@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
-from node.engine.gate import gate
 from node.engine.library import EngineError, Library
-from node.engine.llama_model import LlamaModel
-from node.engine.recognise import TracedCall, find_calls
-from node.engine.trace import trace
+from node.engine.recognise import TracedCall
 from node.model.digests import build_manifest
+from node.model.expert_names import layer_of, parse_expert_name
+from node.model.gguf.errors import GGUFError
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import ModelFile, open_model
-from node.model.held import hold
 from node.model.manifest import Manifest
 from node.model.slice_file import SLICE_TYPE
 from node.model.store import Source, Store, StoredModel
 from node.model.trunk import KIND_KEY, TrunkKind, TrunkPlan, plan_trunk, write_trunk
+from node.prover import Progress as Progress
+from node.prover import Prover
 from routing.errors import LocalError
-
-Progress = Callable[[str, int, int], None]
-"""What is being done, bytes done, bytes in all (0 if unknown)."""
 
 
 class ImportFailed(LocalError):
@@ -32,6 +28,8 @@ def import_model(
     library: Library, store: Store, path: Path, progress: Progress | None = None, *, thorough: bool = False
 ) -> StoredModel:
     """Put a model into the store; a file that is there already is only looked up.
+
+    What llama.cpp makes of the file it shows in a process of its own (`Prover`): it may crash there.
 
     Args:
         thorough: compare a trunk that is there with its digest, and make it anew if it is damaged.
@@ -44,30 +42,29 @@ def import_model(
     say = progress or (lambda what, done, total: None)
     model = open_model(path)
     refuse_pieces(model)
+    _refuse_names(model, store)
     plan = plan_trunk(model)
+    refuse_contradictions(model)
     known = store.find(model, thorough=thorough)
     if known is not None:
         return known
     reasons = [f"cut: {plan.reason}"] if not plan.cut_possible else []
     manifest: Manifest | None = None
-    whole = tuple(part.path for part in model.parts)
-    with MappedModel(model) as mapped, store.workspace() as workspace:
+    with MappedModel(model) as mapped, store.workspace() as workspace, Prover(library, say) as prover:
         trunk = workspace / "trunk.gguf"
         for kind in trunk_kinds(plan):
             say(f"writing the trunk ({kind})", 0, 0)
             write_trunk(plan, model, trunk, kind)
             try:
-                calls = read_calls(library, trunk)
+                calls = prover.read_calls(trunk)
+                if manifest is None:
+                    manifest = digest_model(mapped, calls, say)
+                reason = prover.compare(model.path, trunk, manifest)
             except EngineError as error:
                 reasons.append(f"{kind}: {error}".replace(f"{trunk}: ", ""))
                 continue
-            if manifest is None:
-                manifest = digest_model(mapped, calls, say)
-            say("comparing with llama.cpp on the whole file", 0, 0)
-            held = {(c.layer, c.group): hold(mapped, c, range(c.n_experts)) for c in manifest.calls}
-            reason = gate(library, whole, trunk, manifest, held)
-            del held
             if not reason:
+                mapped.check_unchanged()  # the other process has opened the file by its name
                 return store.add(workspace, trunk, manifest, Source.of(model))
             reasons.append(f"{kind}: {reason}")
     raise ImportFailed(f"{path}: cannot be run in parts: {_joined(reasons)}")
@@ -85,12 +82,6 @@ def _joined(reasons: list[str]) -> str:
 def trunk_kinds(plan: TrunkPlan) -> tuple[TrunkKind, ...]:
     """Ways to make the trunk, the smallest first; the gate decides."""
     return ("cut", "hollow") if plan.cut_possible else ("hollow",)
-
-
-def read_calls(library: Library, trunk: Path) -> list[TracedCall]:
-    """Every MoE call of a model's graph, read from its trunk: the graph is the whole model's."""
-    with LlamaModel(library, [trunk]) as model:
-        return find_calls(trace(model))
 
 
 def digest_model(mapped: MappedModel, calls: list[TracedCall], say: Progress) -> Manifest:
@@ -112,3 +103,50 @@ def refuse_pieces(model: ModelFile) -> None:
         raise ImportFailed(f"{model.path}: is a slice file; it can be served, but not imported as a model")
     if KIND_KEY in model.metadata:
         raise ImportFailed(f"{model.path}: is a trunk, its experts are empty; give the file it was made from")
+
+
+def refuse_contradictions(model: ModelFile) -> None:
+    """Refuse metadata that does not fit the tensors, in clearer words than llama.cpp has, which may abort.
+
+    Raises:
+        GGUFError: names the key.
+    """
+    experts = {
+        tensor.shape[-1]
+        for name, tensor in model.tensors.items()
+        if (found := parse_expert_name(name)) is not None and found.group == "exps"
+    }
+    count = _plain_int(model, "expert_count")
+    if count is not None and experts and experts != {count}:
+        have = " or ".join(map(str, sorted(experts)))
+        raise _contradiction(model, "expert_count", count, f"its layers have {have} experts")
+    used = _plain_int(model, "expert_used_count")
+    if used is not None and experts and not 1 <= used <= min(experts):
+        raise _contradiction(model, "expert_used_count", used, f"a layer has {min(experts)} experts")
+    blocks = _plain_int(model, "block_count")
+    named = 1 + max(layer for name in model.tensors if (layer := layer_of(name)) is not None)
+    # Blocks that predict further tokens are counted, but not everybody publishes their tensors.
+    spare = _plain_int(model, "nextn_predict_layers") or 0
+    if blocks is not None and not named <= blocks <= named + spare:
+        raise _contradiction(model, "block_count", blocks, f"its tensors are of {named} blocks")
+
+
+def _plain_int(model: ModelFile, name: str) -> int | None:
+    """An integer key of the architecture; None where there is none, or a list of one for each layer."""
+    found = model.metadata.get(f"{model.architecture}.{name}")
+    return found.value if found is not None and isinstance(found.value, int) else None
+
+
+def _contradiction(model: ModelFile, name: str, value: int, but: str) -> GGUFError:
+    return GGUFError(f"{model.path}: {model.architecture}.{name} is {value}, but {but}: get the file again")
+
+
+def _refuse_names(model: ModelFile, store: Store) -> None:
+    """Files and stores that configs and the store's own notes, all of them UTF-8, cannot name."""
+    for path in (*(part.path for part in model.parts), store.root):
+        try:
+            str(path.resolve()).encode()
+        except UnicodeEncodeError:
+            raise ImportFailed(
+                f"{path}: its path is not UTF-8, and no config could name it; rename what is not"
+            ) from None

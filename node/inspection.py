@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from node.engine.library import EngineError, Library
-from node.importing import ImportFailed, Progress, digest_model, read_calls, refuse_pieces, trunk_kinds
+from node.importing import (
+    ImportFailed,
+    Progress,
+    digest_model,
+    refuse_contradictions,
+    refuse_pieces,
+    trunk_kinds,
+)
 from node.model import recipe as R
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
@@ -15,6 +22,7 @@ from node.model.gguf.types import TENSOR_TYPES
 from node.model.manifest import decode_manifest
 from node.model.slice_file import SLICE_TYPE, read_slice
 from node.model.trunk import plan_trunk, write_trunk
+from node.prover import Prover
 
 
 def inspect_file(library: Library, path: Path, workspace: Path, progress: Progress) -> dict[str, Any]:
@@ -31,15 +39,17 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         return inspect_slice(path)
     refuse_pieces(model)
     plan = plan_trunk(model)
+    refuse_contradictions(model)
     calls, reason = None, ""
-    for kind in trunk_kinds(plan):
-        trunk = workspace / f"{kind}.gguf"
-        write_trunk(plan, model, trunk, kind)
-        try:
-            calls = read_calls(library, trunk)
-            break
-        except EngineError as error:
-            reason = str(error)
+    with Prover(library, progress) as prover:
+        for kind in trunk_kinds(plan):
+            trunk = workspace / f"{kind}.gguf"
+            write_trunk(plan, model, trunk, kind)
+            try:
+                calls = prover.read_calls(trunk)
+                break
+            except EngineError as error:
+                reason = str(error).removeprefix(f"{trunk}: ")
     if calls is None:
         raise ImportFailed(f"{path}: llama.cpp cannot show its graph: {reason}")
     with MappedModel(model) as mapped:

@@ -12,10 +12,13 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
 
 import outcome
 import trio
+
+from node import sigint
 
 T = TypeVar("T")
 
@@ -23,7 +26,6 @@ GRACE = 2.5
 """Seconds for an orderly end; llama.cpp may be in the middle of reading a model, which nothing interrupts.
 With the 0.1 s it takes to notice, below the 3 s that every command promises."""
 
-EXIT_INTERRUPTED = 130
 POLL_SECONDS = 0.1
 
 
@@ -46,16 +48,18 @@ def run_interruptible(main: Callable[[], Awaitable[T]], on_interrupt: Callable[[
         async def watch() -> None:
             nonlocal interrupted, hard_end
             with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                if not noted:
+                    async for _ in signals:
+                        break
+                interrupted = True
+                hard_end = threading.Timer(GRACE, _leave)
+                hard_end.daemon = True
+                hard_end.start()
+                if on_interrupt is not None:
+                    on_interrupt()
+                nursery.cancel_scope.cancel()
                 async for _ in signals:
-                    if interrupted:
-                        continue
-                    interrupted = True
-                    hard_end = threading.Timer(GRACE, _leave)
-                    hard_end.daemon = True
-                    hard_end.start()
-                    if on_interrupt is not None:
-                        on_interrupt()
-                    nursery.cancel_scope.cancel()
+                    pass
 
         result: T | None = None
         async with trio.open_nursery() as nursery:
@@ -64,16 +68,20 @@ def run_interruptible(main: Callable[[], Awaitable[T]], on_interrupt: Callable[[
             nursery.cancel_scope.cancel()
         return result
 
-    try:
-        result = trio.run(outer)
-    except BaseException:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        if hard_end is not None:
-            hard_end.cancel()
-    if interrupted:
+    # `watch` has the signals once it runs; until then, and afterwards, they must not strike inside trio.
+    with _noted() as noted:
+        try:
+            result = trio.run(outer)
+        except BaseException:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            if interrupted:
+                sigint.note()
+            if hard_end is not None:
+                hard_end.cancel()
+    if interrupted or noted:
         raise KeyboardInterrupt
     return result  # type: ignore[return-value]
 
@@ -97,28 +105,46 @@ def run_blocking(work: Callable[[], T], on_interrupt: Callable[[], None] | None 
         results.append(outcome.capture(work))
         done.set()
 
-    with _terminate_is_interrupt():
+    with _noted() as noted:
         threading.Thread(target=run, daemon=True).start()
-        try:
-            while not done.wait(POLL_SECONDS):
-                pass
-        except KeyboardInterrupt:
+        while not (done.wait(POLL_SECONDS) or noted):
+            pass
+        if noted:
             if on_interrupt is not None:
                 on_interrupt()
             if not done.wait(GRACE):
                 _leave()
-            raise
+    if noted:
+        raise KeyboardInterrupt
     return results[0].unwrap()
 
 
 @contextmanager
-def _terminate_is_interrupt() -> Iterator[None]:
-    """SIGTERM, too, ends in good order."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _noted() -> Iterator[list[int]]:
+    """The interrupts that come meanwhile, in a list: none of them strikes. SIGTERM is one, too.
+
+    Raises:
+        KeyboardInterrupt: one came before, and was lost on its way.
+    """
+    if sigint.came():
+        raise KeyboardInterrupt
+    noted: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        noted.append(number)
+        sigint.note()
+
+    # SIGINT first and given back last, so that nothing strikes between two of these.
+    ours = [signal.SIGINT, signal.SIGTERM]
+    striking = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.default_int_handler]
+    before = {number: signal.getsignal(number) for number in (*striking, *ours)}
     try:
-        yield
+        for number in before:
+            signal.signal(number, note)
+        yield noted
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in reversed(before.items()):
+            signal.signal(number, handler)
 
 
 def _leave() -> None:
@@ -128,4 +154,4 @@ def _leave() -> None:
             stream.flush()
         except (OSError, ValueError):
             pass
-    os._exit(EXIT_INTERRUPTED)
+    os._exit(sigint.EXIT_INTERRUPTED)

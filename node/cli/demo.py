@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from node.cli.arguments import MAX_TOKENS, Subparsers, add_command, add_json, integer
 
 if TYPE_CHECKING:
-    from node.answer import Answer
+    from node.decode.answer import Answer
 
 SERVERS = 3
 PROMPT = "def read_config(path):\n    "
@@ -59,9 +59,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_in(folder: Path, args: argparse.Namespace) -> None:
-    from node.answer import summary_rows
     from node.cli.table import format_table
     from node.config import load_config, render_config
+    from node.decode.answer import summary_rows
     from node.engine import library as llama
     from node.importing import import_model
     from node.interrupt import run_blocking, run_interruptible

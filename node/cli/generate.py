@@ -11,9 +11,9 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json, ad
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
-    from node.answer import Answer
     from node.cli.progress import Progress
     from node.config import NodeConfig
+    from node.decode.answer import Answer
     from node.engine.sampler import SamplingSettings
 
 MAX_PROMPT_BYTES = 16 << 20  # of stdin: past every context there is
@@ -43,10 +43,10 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Stream one answer."""
-    from node.answer import summary_rows
     from node.cli.progress import Progress
     from node.cli.table import format_table
     from node.config import load_config
+    from node.decode.answer import summary_rows
     from node.engine.sampler import SamplingSettings
     from node.interrupt import run_interruptible
 
@@ -76,8 +76,8 @@ async def generate(
     progress: Progress | None = None,
 ) -> Answer:
     """Open the config's backbone and stream one answer to stdout (nowhere if quiet)."""
-    from node.answer import answer, configured_backbone
     from node.cli.progress import Progress
+    from node.decode.answer import answer, configured_backbone
 
     say = progress or Progress()
 

@@ -85,9 +85,9 @@ def add_arguments(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the config, make or load the identity, say what comes next."""
     from node.config import default_store, parse_config, render_config
+    from node.config.models import check_models
+    from node.config.own_address import dialable
     from node.config.shape import DEFAULT_LISTEN
-    from node.config_models import check_models
-    from node.own_address import dialable
     from routing.identity import Identity
 
     path: Path = args.output if args.dir is None else args.dir / DEFAULT_CONFIG

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
 
 if TYPE_CHECKING:
-    from node.node_app import Serving
+    from node.serve.app import Serving
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from node.cli.progress import Progress
     from node.config import load_config
     from node.interrupt import run_interruptible
-    from node.node_app import serve
+    from node.serve.app import serve
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     config = load_config(args.config)

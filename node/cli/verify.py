@@ -25,7 +25,7 @@ from routing.errors import LocalError
 if TYPE_CHECKING:
     from node.cli.progress import Progress
     from node.config import NodeConfig
-    from node.verification import Verdict
+    from node.verify.comparison import Verdict
 
 EXIT_FAILED = 1  # a check did not hold
 DEFAULT_SERVERS = 2
@@ -142,8 +142,8 @@ async def _verify_config(args: argparse.Namespace, progress: Progress) -> Verdic
 
 
 async def _verify(args: argparse.Namespace, config: NodeConfig, progress: Progress) -> Verdict:
-    from node.swarm_check import check_swarm
-    from node.verification import Bounds
+    from node.verify.comparison import Bounds
+    from node.verify.swarm_check import check_swarm
 
     verdict = await check_swarm(
         config,

@@ -56,6 +56,8 @@ def gate(
 ) -> str:
     """Why the trunk may not be used; "" if it gives the same bytes.
 
+    A model whose output is not finite, or constant, is refused too: equal bytes would prove nothing.
+
     Args:
         whole: the model's file, or its parts.
         held: all experts of every call, by (layer, group).
@@ -71,18 +73,23 @@ def gate(
                 Context(model, **settings) as plain,
                 Context(trunk_model, **settings, callback=hook.callback) as hooked,
             ):
-                position = 0
+                position, vacuous = 0, True
                 for size in GATE_PASSES:
                     tokens = rng.integers(0, model.n_vocab, size)
                     rows = [Row(int(token), position + i) for i, token in enumerate(tokens)]
                     position += 0 if plain.is_encoder else size
                     expected = plain.run(rows)
+                    if not np.isfinite(expected).all():
+                        return "llama.cpp's own output on the whole file has NaN or infinite values"
+                    vacuous = vacuous and bool((expected == expected[:, :1]).all())
                     hook.begin()
                     found = hooked.run(rows)
                     hook.finish()
                     if expected.tobytes() != found.tobytes():
                         worst = float(np.nanmax(np.abs(expected - found)))
                         return f"a pass of {size} tokens differs from llama.cpp's by up to {worst:.3g}"
+                if vacuous:
+                    return "llama.cpp's own output on the whole file is one number all along each row"
     except PanalError as error:
         return str(error)
     finally:

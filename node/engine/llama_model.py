@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -31,7 +32,7 @@ class LlamaModel:
         parameters.n_gpu_layers = 0
         parameters.use_extra_bufts = False
         library.forget_errors()
-        names = [str(path).encode() for path in paths]
+        names = [os.fsencode(path) for path in paths]
         if len(names) == 1:
             handle = library.llama_model_load_from_file(names[0], parameters)
         else:

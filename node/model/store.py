@@ -148,7 +148,7 @@ class Store:
             self.root.mkdir(parents=True, exist_ok=True)
             kept = [*(old for old in others if old.path not in names), *mine]
             _write(self.root / "checked.json", msgspec.json.encode(kept))
-        except OSError:
+        except (OSError, UnicodeEncodeError):  # the latter: a path that is no text
             pass  # only a shortcut: without it the file is read through again next time
 
     def _checked(self) -> tuple[SourcePart, ...]:

@@ -33,7 +33,7 @@ from node.importing import import_model
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.store import Store
-from node.verification import held_whole
+from node.verify.comparison import held_whole
 from routing.errors import LocalError
 from scripts.bench.engine_cases import Speeds, measure
 from scripts.bench.engine_hook import HookCost, measure_hook

@@ -25,15 +25,15 @@ import numpy.typing as npt
 import trio
 
 from node.decode.ledger import TripsReport
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.engine.context import Context, Row
 from node.engine.library import Library
 from node.engine.llama_model import LlamaModel
-from node.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.local_swarm import LocalSwarm
 from node.model.gguf.map import MappedModel
 from node.model.store import StoredModel
 from node.serve.cells import Cells
-from node.verification import held_whole
+from node.verify.comparison import held_whole
 from routing.identity import Identity
 from routing.wire.codecs import Float32Array
 from scripts.bench.engine_memory import Resident, ServerMemory, resident

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import trio
 
+from node.decode.live_backbone import BackboneSettings, live_backbone
 from node.decode.session import Session
 from node.engine import library as llama
 from node.engine.sampler import Sampler, SamplingSettings
 from node.importing import import_model
 from node.interrupt import run_interruptible
-from node.live_backbone import BackboneSettings, live_backbone
 from node.model.store import Store
 from routing.identity import Identity
 from routing.multiaddr import PeerAddress
@@ -36,7 +36,7 @@ async def main(folder: Path) -> None:
     held = [
         Slice(kind="experts", model_id=stored.model_id, architecture="qwen2moe", experts=[(0, 3, [(0, 11)])])
     ]
-    told = holdings.encode_holdings(Holdings([1], "mute", held, ["f32"], ["rows"], 16))
+    told = holdings.encode_holdings(Holdings([1], "mute", held, ["f32"], ["rows"], 4096))
 
     async def tell(stream: Stream) -> None:
         await stream.receive_message(holdings.MAX_REQUEST_BYTES)

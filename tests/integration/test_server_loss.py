@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.decode.session import Session
 from node.engine import library as llama
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import Tokenizer
 from node.importing import import_model
-from node.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.local_swarm import LocalSwarm
 from node.model.store import Store, StoredModel
 from routing.dispatch.errors import ExpertsUnavailable

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import trio
 
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.engine.expert_holes import ExpertInputs, ExpertPort
-from node.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.model.held import hold
 from node.model.slice_file import chunk_run
 from node.serve.cells import Cells
 from node.serve.server import ExpertServer
-from node.verification import Bounds, ErrorPort, judge, verify
+from node.verify.comparison import Bounds, ErrorPort, judge, verify
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity

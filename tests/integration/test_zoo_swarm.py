@@ -18,8 +18,8 @@ from node.importing import import_model
 from node.interrupt import run_interruptible
 from node.local_swarm import LocalSwarm, shares
 from node.model.store import Store
-from node.swarm_check import check_swarm
-from node.verification import Bounds
+from node.verify.comparison import Bounds
+from node.verify.swarm_check import check_swarm
 from tests.zoo.make_zoo import zoo
 
 pytestmark = pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 
 from node.cli import main as frame
 from node.config import load_config
+from node.config.own_address import dialable
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.gguf.writer import TensorToWrite, write_gguf
 from node.model.slice_file import cut_slice
-from node.own_address import dialable
 from routing.identity import Identity
 from routing.multiaddr import ListenAddress, PeerAddress
 

@@ -72,7 +72,7 @@ def test_a_closed_number_is_not_left_to_the_next_file() -> None:
 
 def test_a_prompt_from_a_closed_stdin_is_empty() -> None:
     program = (
-        "import sys\nfrom node.cli.main import _mend_streams\nfrom node.cli.generate import _prompt\n"
+        "import sys\nfrom node.cli.frame import _mend_streams\nfrom node.cli.generate import _prompt\n"
         "_mend_streams()\nprint(repr(_prompt('-')))\n"
     )
     assert shell(f'"{sys.executable}" -c "{program}" <&-').stdout == b"''\n"

@@ -9,7 +9,7 @@ import pytest
 
 from node.decode.ledger import TripsLedger, TripsReport
 from node.engine.context import Row
-from node.verification import Bounds, Comparison, Verdict, judge, plan_batches, run_passes
+from node.verify.comparison import Bounds, Comparison, Verdict, judge, plan_batches, run_passes
 from routing.dispatch.call import CallStats
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.experts import Combine

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 import trio
 
 from node.config import NodeConfig
+from node.decode.live_backbone import BackboneSettings, live_backbone
 from node.engine import library as llama
 from node.engine.expert_holes import ExpertPort
 from node.engine.kernels import Kernels
 from node.importing import Progress
-from node.live_backbone import BackboneSettings, live_backbone
 from node.model.gguf.map import MappedModel
 from node.model.store import Store
 from node.serve.opening import open_cells, open_whole
-from node.verification import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
+from node.verify.comparison import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
 from routing.identity import Identity
 from routing.wire.codecs import Codec
 from routing.wire.experts import Combine

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from node.decode.ledger import TripsReport
+from node.decode.live_backbone import LiveBackbone
 from node.engine.context import Context, Row
 from node.engine.expert_holes import ExpertInputs, ExpertPort
 from node.engine.gate import routed_output
@@ -19,11 +20,10 @@ from node.engine.kernels import Kernels
 from node.engine.library import Library
 from node.engine.llama_model import LlamaModel
 from node.engine.tokenizer import Tokenizer
-from node.live_backbone import LiveBackbone
 from node.model.gguf.map import MappedModel
 from node.model.held import HeldExperts, hold
 from node.model.manifest import Manifest
-from node.passages import PASSAGES
+from node.verify.passages import PASSAGES
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.experts import Combine
 

@@ -13,12 +13,12 @@ import trio
 
 from node.config import NodeConfig
 from node.decode.ledger import TripsReport
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.session import Session
 from node.engine import library as llama
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import TextStream, Tokenizer
 from node.importing import Progress
-from node.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.model.store import Store
 from node.serve.opening import open_cells, open_trunk
 from routing.identity import Identity

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import trio
 
 from node.config import NodeConfig
+from node.config.own_address import dialable
 from node.engine import library as llama
 from node.engine.kernels import Kernels
 from node.importing import Progress
 from node.model.store import Store
-from node.own_address import dialable
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
 from routing.identity import Identity

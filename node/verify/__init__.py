@@ -1,0 +1,1 @@
+"""`panal verify`: a swarm against plain llama.cpp on the whole file, and what each mode promises."""
