@@ -2,15 +2,16 @@
 
 Slower than qh3 (about 1 ms of CPU for 12 KB), but on lossy paths the floor keeps an answer of 100 KB at
 one round trip where qh3 needs two or three. Written against aioquic 1.7.2 exactly; what is private there
-and used here: `QuicConnection._initialize`, `_write_stream_limits`, `_loss`, `_streams`, `_state`,
-`_local_max_data`, `_remote_max_streams_bidi`, `_network_paths`, `_close_at`, `_close_event`, and Reno.
+and used here: `QuicConnection._initialize`, `_write_stream_limits`, `_loss`, `_streams`, `_streams_queue`,
+`_state`, `_local_max_data`, `_remote_max_streams_bidi`, `_network_paths`, `_close_at`, `_close_event`, and
+Reno.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
@@ -23,6 +24,7 @@ from aioquic.quic.connection import (
     QuicConnectionState,
 )
 from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.rangeset import RangeSet
 
 from routing.identity import PeerId
 from routing.quic import tls
@@ -221,6 +223,17 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
         stream = self._streams.get(stream_id)
         return 0 if stream is None else stream.sender._buffer_stop - stream.sender.next_offset
 
+    def reset_stream(self, stream_id: int, error_code: int) -> None:
+        super().reset_stream(stream_id, error_code)
+        self._drop_unsent(stream_id)
+
+    def _drop_unsent(self, stream_id: int) -> None:
+        """Of a stream that was reset; aioquic would keep it until the peer acknowledges, if ever."""
+        stream = self._streams.get(stream_id)
+        if stream is not None and stream.sender._reset_error_code is not None:
+            stream.sender._buffer.clear()
+            stream.sender._pending = RangeSet()
+
     def stop_stream(self, stream_id: int, error_code: int) -> None:
         if stream_id in self._streams:  # else it is over
             super().stop_stream(stream_id, error_code)
@@ -238,6 +251,13 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
     def shut(self, code: int, reason: str) -> None:
         self.close(error_code=code, reason_phrase=reason)
         self._told_closed = True
+
+    def release(self) -> None:
+        self._listener = cast(CoreListener, None)
+        self._streams.clear()
+        self._streams_queue.clear()
+        for space in self._loss.spaces:  # a packet in flight knows the stream it carried
+            space.sent_packets.clear()
 
     # --- aioquic's hooks ---
 
@@ -286,6 +306,7 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
                 case events.StreamReset():
                     listener.on_stream_reset(event.stream_id, event.error_code)
                 case events.StopSendingReceived():
+                    self._drop_unsent(event.stream_id)
                     listener.on_stop_sending(event.stream_id, event.error_code)
                 case events.HandshakeCompleted():
                     listener.on_handshake_complete()

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from routing.quic.core import Address, Datagram, QuicCore
-from routing.quic.errors import StreamClosed
-from routing.quic.limits import CONNECTION_WINDOW, MISSED_PINGS, SEND_BACKLOG_LOW, Limits
-from routing.quic.stream import CODE_REFUSED, Stream
+from routing.quic.errors import Stalled, StreamClosed, TooMuchUnderWay
+from routing.quic.limits import (
+    CLOSE_REASON_BYTES,
+    CONNECTION_WINDOW,
+    MISSED_PINGS,
+    SEND_BACKLOG_LOW,
+    Limits,
+)
+from routing.quic.stream import CODE_REFUSED, CODE_STALLED, CODE_TOO_MUCH_UNDER_WAY, Stream
+from routing.quic.unfinished import Budget, Share
 from routing.wire.multistream import Dialer, Listener
+from routing.wire.text import sanitise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -35,6 +43,8 @@ class Plane(Protocol):
 
     limits: Limits
     next_timer: float
+    arriving: Budget
+    sending: Budget
 
     def now(self) -> float: ...
     def transmit(self, datagrams: Sequence[Datagram]) -> int: ...
@@ -75,6 +85,20 @@ class Connection:
         self._plane = plane
         self._streams: dict[int, Stream] = {}
         self._backlogged: set[Stream] = set()
+        self._arriving = Share(
+            plane.arriving,
+            plane.limits.arriving_per_connection,
+            held=lambda stream: stream.unread,
+            missing=lambda stream: stream.missing,
+            refuse=_refuse_arriving,
+        )
+        self._sending = Share(
+            plane.sending,
+            plane.limits.sending_per_connection,
+            held=_unsent,
+            missing=_unsent,
+            refuse=_refuse_sending,
+        )
         self._unread = 0
         self._held = False
         self._held_since = (0, 0)
@@ -191,6 +215,8 @@ class Connection:
     def after_batch(self) -> None:
         """A batch of datagrams has been taken in: bound what is unread, and answer."""
         plane = self._plane
+        if self._arriving.streams:
+            self._arriving.bound()
         if self._unread > plane.limits.unread_bytes and not self._held:
             self._set_held(self._unread_unwanted() > plane.limits.unread_bytes)
         self.flush()
@@ -205,8 +231,15 @@ class Connection:
         if self._missed_pings >= MISSED_PINGS:
             self.shut(CLOSE_UNRESPONSIVE, f"no sign of life for {self._missed_pings} PINGs")
             return
+        self._give_up_stalled()
         self.core.ping()
         self.flush()
+
+    def release(self) -> None:
+        """The closing period has passed: free what the engine holds now, not at a garbage collection."""
+        self._sending.clear()
+        self._arriving.clear()
+        self.core.release()
 
     def send_filler(self, count: int) -> None:
         """Send about `count` meaningless bytes, to grow the congestion window (see warmup)."""
@@ -217,6 +250,19 @@ class Connection:
 
     def note_backlog(self, stream: Stream) -> None:
         self._backlogged.add(stream)
+
+    def note_sending(self, stream: Stream) -> None:
+        """A message waits to be sent; the stream has failed afterwards if that is too much."""
+        if self.close_reason is None:
+            self._sending.begin(stream, self._plane.now())
+
+    def note_arriving(self, stream: Stream) -> None:
+        """A task waits for a message; the stream has failed afterwards if that is too much."""
+        if self.close_reason is None:
+            self._arriving.begin(stream, self._plane.now())
+
+    def note_arrived(self, stream: Stream) -> None:
+        self._arriving.end(stream)
 
     def note_read(self, stream: Stream, count: int) -> None:
         """A message has left a stream's buffer."""
@@ -277,6 +323,8 @@ class Connection:
     def on_closed(self, reason: str) -> None:
         if self.close_reason is not None:
             return
+        # some reasons are the peer's own words
+        reason = sanitise(reason, CLOSE_REASON_BYTES) or "closed without a word that can be printed"
         self.close_reason = reason
         self.closed.set()
         self.handshake_over.set()
@@ -284,6 +332,8 @@ class Connection:
             stream.on_connection_closed(f"connection closed: {reason}")
         self._streams.clear()
         self._backlogged.clear()
+        self._sending.clear()
+        self._arriving.clear()
         self._plane.lost(self)
 
     def on_terminated(self) -> None:
@@ -356,6 +406,21 @@ class Connection:
         self.after_batch()
         return True
 
+    def _give_up_stalled(self) -> None:
+        now, patience = self._plane.now(), self._plane.limits.stall_seconds
+        if self._held:
+            self._arriving.restart(now)  # this side keeps it from going on
+        for stream in self._arriving.stalled(now, patience):
+            if stream.unread:
+                stream.give_up(CODE_STALLED, Stalled, f"the message stopped for {patience:g} s")
+            else:
+                self._arriving.begin(stream, now)  # none has begun
+        for stream in self._sending.stalled(now, patience):
+            # what the peer opened is there to be read; of our own, one only if a task waits for it
+            if stream.inbound or stream.has_writers:
+                self._sending.end(stream)
+                _drop_sending(stream, CODE_STALLED, Stalled, f"the peer read nothing for {patience:g} s")
+
     def _release_writers(self) -> None:
         for stream in list(self._backlogged):
             if self.core.unsent(stream.stream_id) <= SEND_BACKLOG_LOW:
@@ -371,3 +436,23 @@ class Connection:
         except Exception:  # noqa: BLE001  (it can't even say goodbye)
             self.on_closed(reason)
             self._plane.forget(self)
+
+
+def _unsent(stream: Stream) -> int:
+    return stream.unfed + stream.connection.core.unsent(stream.stream_id)
+
+
+def _refuse_arriving(stream: Stream) -> None:
+    stream.give_up(CODE_TOO_MUCH_UNDER_WAY, TooMuchUnderWay, "its unfinished messages hold too much memory")
+
+
+def _refuse_sending(stream: Stream) -> None:
+    reason = "what waits to be sent holds too much memory"
+    _drop_sending(stream, CODE_TOO_MUCH_UNDER_WAY, TooMuchUnderWay, reason)
+
+
+def _drop_sending(stream: Stream, code: int, kind: type[StreamClosed], reason: str) -> None:
+    # a stream that this side has finished has no more say, but its last bytes may be waiting still
+    stream.connection.core.reset_stream(stream.stream_id, code)
+    stream.give_up(code, kind, reason)
+    stream.connection.flush()

@@ -156,6 +156,9 @@ class QuicCore(Protocol):
     def shut(self, code: int, reason: str) -> None:
         """Queue a CONNECTION_CLOSE; the listener is not told."""
 
+    def release(self) -> None:
+        """Drop all buffers and the way back to the listener: nothing is asked or told any more."""
+
 
 class CoreFactory(Protocol):
     """Makes an engine for one connection."""

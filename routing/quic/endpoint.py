@@ -27,6 +27,7 @@ from routing.quic.headers import all_short_headers_to, destination_of, may_open_
 from routing.quic.limits import CONNECTION_WINDOW, IDLE_TIMEOUT, PING_SECONDS, STREAM_WINDOW, Limits
 from routing.quic.stream import CODE_HANDLER_FAILED, CODE_REFUSED, Stream
 from routing.quic.udp import UdpSocket
+from routing.quic.unfinished import Budget
 from routing.quic.warmup import fill_window
 
 log = logging.getLogger("panal.quic")
@@ -65,6 +66,7 @@ class Endpoint:
         limits: what peers may use of it.
         connections: the live connections, inbound and dialed.
         next_timer: when the earliest timer of all connections is due, on `now()`'s clock.
+        arriving, sending: what unfinished messages of all peers hold of our memory.
     """
 
     def __init__(
@@ -92,6 +94,8 @@ class Endpoint:
         self.limits = limits
         self.connections: set[Connection] = set()
         self.next_timer = math.inf
+        self.arriving = Budget(limits.arriving)
+        self.sending = Budget(limits.sending)
         self._make_core = load_backend(backend)
         self._handlers = dict(handlers)
         self._accept = accept
@@ -104,6 +108,7 @@ class Endpoint:
         self._udp = UdpSocket(*listen)
         self._routes: dict[bytes, Connection] = {}
         self._known: set[Connection] = set()  # live ones, handshakes and those in their closing period
+        self._forgotten: list[Connection] = []  # to be released when no engine is at work
         self._by_peer: dict[str, list[Connection]] = {}
         self._admission = Admission(limits)
         self._dials: dict[object, _Dial] = {}
@@ -138,6 +143,9 @@ class Endpoint:
         finally:
             self._nursery = None
             self._udp.close()
+            for connection in list(self._known):  # nobody waits for the ends of their closing periods
+                self.forget(connection)
+            self._release_forgotten()
 
     async def connect(self, address: PeerAddress, *, timeout: float = 10.0) -> Connection:
         """A live connection to a peer: the one there is, or a new one.
@@ -188,20 +196,27 @@ class Endpoint:
 
     # --- tasks ---
 
+    # What a loop below remembered while it sleeps would keep a connection that is over, with all that
+    # its peer left unread; so the work of each round is a function of its own.
+
     async def _drive_socket(self) -> None:
-        udp = self._udp
         while True:
-            await udp.wait_readable()
-            touched: set[Connection] = set()
-            received = udp.receive()
-            now = trio.current_time()
-            for data, segment_bytes, sender in received:
-                if segment_bytes:
-                    self._take_segments(data, segment_bytes, sender, now, touched)
-                else:
-                    self._take_datagram(data, sender, now, touched)
-            for connection in touched:
-                connection.after_batch()
+            await self._udp.wait_readable()
+            self._take_received()
+
+    def _take_received(self) -> None:
+        touched: set[Connection] = set()
+        received = self._udp.receive()
+        now = trio.current_time()
+        for data, segment_bytes, sender in received:
+            if segment_bytes:
+                self._take_segments(data, segment_bytes, sender, now, touched)
+            else:
+                self._take_datagram(data, sender, now, touched)
+        for connection in touched:
+            connection.after_batch()
+        if self._forgotten:
+            self._release_forgotten()
 
     async def _drive_timers(self) -> None:
         while True:
@@ -209,23 +224,37 @@ class Endpoint:
                 self._timer_scope = scope
                 await trio.sleep_forever()
             self._timer_scope = None
-            now = trio.current_time()
-            # infinity while we work: every flush below finds itself earlier, which costs nothing
-            self.next_timer = math.inf
-            for connection in list(self._known):
-                if connection.timer is not None and connection.timer <= now:
-                    connection.handle_timer(now)
-                    connection.after_batch()
-            due = (connection.timer for connection in self._known if connection.timer is not None)
-            self.next_timer = min(due, default=math.inf)
+            self._run_timers()
+
+    def _run_timers(self) -> None:
+        now = trio.current_time()
+        # infinity while we work: every flush below finds itself earlier, which costs nothing
+        self.next_timer = math.inf
+        for connection in list(self._known):
+            if connection.timer is not None and connection.timer <= now:
+                connection.handle_timer(now)
+                connection.after_batch()
+        due = (connection.timer for connection in self._known if connection.timer is not None)
+        self.next_timer = min(due, default=math.inf)
+        if self._forgotten:
+            self._release_forgotten()
 
     async def _keep_warm(self) -> None:
         while True:
             await trio.sleep(PING_SECONDS)
-            for connection in list(self.connections):
-                connection.keep_warm()
-            for connection in self._admission.overdue(self.now()):
-                connection.shut(CLOSE_NORMAL, "handshake timed out")
+            self._keep_all_warm()
+
+    def _keep_all_warm(self) -> None:
+        for connection in list(self.connections):
+            connection.keep_warm()
+        for connection in self._admission.overdue(self.now()):
+            connection.shut(CLOSE_NORMAL, "handshake timed out")
+        self._release_forgotten()
+
+    def _release_forgotten(self) -> None:
+        forgotten, self._forgotten = self._forgotten, []
+        for connection in forgotten:
+            connection.release()
 
     async def _dial(self, address: PeerAddress, timeout: float, dial: _Dial, key: object) -> None:
         try:
@@ -320,7 +349,9 @@ class Endpoint:
     def forget(self, connection: Connection) -> None:
         for connection_id in connection.connection_ids:
             self._routes.pop(connection_id, None)
-        self._known.discard(connection)
+        if connection in self._known:
+            self._known.discard(connection)
+            self._forgotten.append(connection)
 
     # --- datagrams ---
 

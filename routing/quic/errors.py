@@ -17,5 +17,13 @@ class StreamClosed(PeerError):
     """The stream or its connection ended: by the peer, by us, or by silence."""
 
 
+class TooMuchUnderWay(StreamClosed):
+    """This side gave the stream up: unfinished messages of its peer, or of all, held too much memory."""
+
+
+class Stalled(StreamClosed):
+    """This side gave the stream up: the peer neither went on with a message nor took one."""
+
+
 class MessageTooLarge(PeerError):
     """The peer announced a message longer than its protocol allows; the stream was reset."""

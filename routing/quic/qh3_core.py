@@ -8,7 +8,7 @@ hooks, `QuicConnection._create_tls`, `_drain_core`, `_drain_tls`, `_core`, `_tls
 from __future__ import annotations
 
 import contextlib
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from aioquic import tls as aioquic_tls
 from aioquic.buffer import Buffer
@@ -34,8 +34,8 @@ from routing.quic.core import (
 _EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
 # Bound of one TLS flight of ours; two certificates would fit many times.
 _FLIGHT_BYTES = 16384
-# Payload of a DATAGRAM frame that fits every packet: after lost handshake packets qh3 falls back to
-# datagrams of 1,200 bytes, and a frame that fits none stops all sending for good ("packet builder capacity exhausted").
+# Payload of a DATAGRAM frame that fits every packet: after lost handshake packets qh3 falls back to datagrams
+# of 1,200 bytes, and a frame that fits none stops all sending for good ("packet builder capacity exhausted").
 _FILLER_BYTES = 1100
 # QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
 _CRYPTO_ERROR = 0x100
@@ -107,6 +107,8 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
 
     host_cid: bytes
     _core: Any
+    _remote_addr: Any
+    _tls: Any
 
     def __init__(
         self,
@@ -264,6 +266,13 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
 
     def shut(self, code: int, reason: str) -> None:
         self.close(error_code=code, reason_phrase=reason)
+
+    def release(self) -> None:
+        self._remote_addr = self.peer_address
+        self._core = None
+        self._listener = cast(CoreListener, None)
+        # this object knows TLS, TLS the bridge, and the bridge this object
+        self._tls = self._context.alpn_cb = self._context.update_traffic_key_cb = None
 
     # --- qh3's hooks ---
 

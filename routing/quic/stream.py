@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from routing.quic.errors import MessageTooLarge, StreamClosed
-from routing.quic.limits import SEND_BACKLOG_HIGH
+from routing.quic.limits import CHUNK_BYTES, SEND_BACKLOG_HIGH, SEND_NOTED, SEND_PIECE
 from routing.wire.multistream import Dialer, Listener, NegotiationError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ CODE_HANDLER_FAILED = 1
 CODE_TOO_LARGE = 2
 CODE_NEGOTIATION = 3
 CODE_REFUSED = 4
+CODE_TOO_MUCH_UNDER_WAY = 5
+CODE_STALLED = 6
 
 Part = bytes | bytearray | memoryview
 
@@ -39,6 +41,8 @@ class Stream:
 
     Attributes:
         connection: the connection it belongs to.
+        inbound: the peer has opened it.
+        unfed: bytes of the message being sent that the engine has not been given yet.
     """
 
     __slots__ = (
@@ -46,6 +50,7 @@ class Stream:
         "_chunks",
         "_ended",
         "_failure",
+        "_failure_kind",
         "_have",
         "_negotiation",
         "_offset",
@@ -56,13 +61,18 @@ class Stream:
         "_send_problem",
         "_wanted",
         "_writers",
+        "_writing",
         "connection",
+        "inbound",
         "stream_id",
+        "unfed",
     )
 
     def __init__(self, connection: Connection, stream_id: int, negotiation: Dialer | Listener) -> None:
         self.connection = connection
         self.stream_id = stream_id
+        self.inbound = isinstance(negotiation, Listener)
+        self.unfed = 0
         self._negotiation: Dialer | Listener | None = negotiation
         self._protocol = ""
         self._opening = b""
@@ -74,9 +84,11 @@ class Stream:
         self._reader: trio.lowlevel.Task | None = None
         self._writers: trio.lowlevel.ParkingLot | None = None
         self._backlogged = False
+        self._writing = False  # a message is being sent in pieces
         self._ended = False  # the peer sends no more
         self._send_problem: str | None = None  # why we send no more
         self._failure: str | None = None
+        self._failure_kind: type[StreamClosed] = StreamClosed
 
     @property
     def peer_id(self) -> str:
@@ -96,10 +108,13 @@ class Stream:
         """Send one message, the parts laid end to end. They are copied before this returns.
 
         Waits, before it takes the message, while the stream's backlog is over SEND_BACKLOG_HIGH;
-        otherwise returns without giving up the processor.
+        otherwise a message of no more than that is taken without giving up the processor. A longer one
+        is taken piece by piece, as the peer reads; to cancel that resets the stream.
 
         Raises:
             StreamClosed: the stream or its connection has ended.
+            TooMuchUnderWay: what waits to be sent to this peer, or to all, is too much.
+            Stalled: the peer did not read for a while.
             ValueError: the message is longer than a length prefix can say.
         """
         size = 0
@@ -107,28 +122,73 @@ class Stream:
             size += part.nbytes if isinstance(part, memoryview) else len(part)
         if size > MAX_MESSAGE_BYTES:
             raise ValueError(f"message of {size} bytes, at most {MAX_MESSAGE_BYTES} fit a length prefix")
-        await self._send(size.to_bytes(LENGTH_BYTES, "big"), parts)
+        await self._send(size.to_bytes(LENGTH_BYTES, "big"), parts, size)
 
     async def send_bytes(self, data: Part) -> None:
         """Send bytes without a length, for libp2p protocols that frame otherwise. As `send_message`."""
-        await self._send(b"", (data,))
+        await self._send(b"", (data,), data.nbytes if isinstance(data, memoryview) else len(data))
 
-    async def _send(self, prefix: bytes, parts: tuple[Part, ...]) -> None:
-        while self._backlogged and self._failure is None:
-            if self._writers is None:
-                self._writers = trio.lowlevel.ParkingLot()
-            await self._writers.park()
+    async def _send(self, prefix: bytes, parts: tuple[Part, ...], size: int) -> None:
+        while (self._backlogged or self._writing) and self._failure is None:
+            await self._park_writer()
         self._check_can_send()
-        connection, stream_id = self.connection, self.stream_id
-        send = connection.core.send
+        if size > SEND_BACKLOG_HIGH:
+            await self._send_in_pieces(prefix, parts, size)
+            return
+        send, stream_id = self.connection.core.send, self.stream_id
         send(stream_id, self._opening + prefix, False)
         self._opening = b""
         for part in parts:
             send(stream_id, part, False)
+        self._sent()
+
+    async def _send_in_pieces(self, prefix: bytes, parts: tuple[Part, ...], size: int) -> None:
+        connection, stream_id = self.connection, self.stream_id
+        self._writing = True
+        self.unfed = size
+        try:
+            connection.note_sending(self)
+            self._check_can_send()
+            connection.core.send(stream_id, self._opening + prefix, False)
+            self._opening = b""
+            for part in parts:
+                view = memoryview(part).cast("B")
+                for start in range(0, len(view), SEND_PIECE):
+                    while self._backlogged and self._failure is None:
+                        await self._park_writer()
+                    self._check_can_send()
+                    piece = view[start : start + SEND_PIECE]
+                    connection.core.send(stream_id, piece, False)
+                    self.unfed -= len(piece)
+                    self._sent()
+        except BaseException:
+            if self._send_problem is None:
+                self.reset()  # half a message: nothing can follow it
+            raise
+        finally:
+            self._writing = False
+            self.unfed = 0
+            if self._writers is not None:
+                self._writers.unpark_all()
+
+    def _sent(self) -> None:
+        """The engine has been given something: pass it on, and see how much is left."""
+        connection = self.connection
         connection.flush()
-        if connection.core.unsent(stream_id) > SEND_BACKLOG_HIGH:
-            self._backlogged = True
-            connection.note_backlog(self)
+        unsent = connection.core.unsent(self.stream_id)
+        if unsent > SEND_NOTED:
+            if unsent > SEND_BACKLOG_HIGH:
+                self._backlogged = True
+                connection.note_backlog(self)
+            if not self._writing and (self.inbound or self._backlogged):
+                connection.note_sending(self)
+                if self._failure is not None:
+                    self._check_can_send()
+
+    async def _park_writer(self) -> None:
+        if self._writers is None:
+            self._writers = trio.lowlevel.ParkingLot()
+        await self._writers.park()
 
     async def aclose(self) -> None:
         """Say that nothing more will be sent; what was sent still arrives. Reading may go on."""
@@ -153,11 +213,21 @@ class Stream:
         self._send_problem = "this side has already finished the stream"
         self._ended = True
         self.connection.forget(self)
+        self._drop_unread()
         self._fail(self._send_problem)
         self.connection.flush()
 
     def reset(self, code: int = CODE_CANCELLED) -> None:
         """End both directions at once; unsent and unread bytes are dropped."""
+        self._reset(code, "the stream was reset here")
+
+    def give_up(self, code: int, kind: type[StreamClosed], reason: str) -> None:
+        """`reset` for what the peer did: readers and writers get an error of this kind."""
+        if self._failure is None:
+            self._failure_kind = kind
+        self._reset(code, reason)
+
+    def _reset(self, code: int, reason: str) -> None:
         if self._failure is not None or (self._send_problem is not None and self._ended):
             return
         core = self.connection.core
@@ -165,10 +235,11 @@ class Stream:
             core.reset_stream(self.stream_id, code)
         if not self._ended:
             core.stop_stream(self.stream_id, code)
-        self._send_problem = "the stream was reset here"
+        self._send_problem = reason
         self._ended = True
         self.connection.forget(self)
-        self._fail(self._send_problem)
+        self._drop_unread()
+        self._fail(reason)
         self.connection.flush()
 
     def _check_can_send(self) -> None:
@@ -187,6 +258,8 @@ class Stream:
 
         Raises:
             StreamClosed: the peer ended or reset the stream, or the connection is gone.
+            TooMuchUnderWay, Stalled: on a stream the peer opened, it has sent a part of the message, and
+                too much of others or too slowly.
             MessageTooLarge: the peer announced more than `max_bytes`.
         """
         await self._now_and_then_yield()
@@ -229,6 +302,17 @@ class Stream:
             self.connection.core.send(self.stream_id, self._opening, False)
             self._opening = b""
             self.connection.flush()
+        if count <= LENGTH_BYTES or not self.inbound:
+            await self._sleep_until_there(count)
+            return
+        self._wanted = count
+        self.connection.note_arriving(self)
+        try:
+            await self._sleep_until_there(count)
+        finally:
+            self.connection.note_arrived(self)
+
+    async def _sleep_until_there(self, count: int) -> None:
         while self._have < count:
             if self._failure is not None:
                 raise self._closed(self._failure)
@@ -288,7 +372,11 @@ class Stream:
         if self._negotiation is not None:
             data = self._negotiate(data)
         if data:
-            self._chunks.append(data)
+            chunks = self._chunks
+            if len(data) < CHUNK_BYTES and chunks and len(chunks[-1]) < CHUNK_BYTES:
+                chunks[-1] += data
+            else:
+                chunks.append(data)
             self._have += len(data)
         if end:
             self._ended = True
@@ -324,6 +412,15 @@ class Stream:
     @property
     def unread(self) -> int:
         return self._have
+
+    @property
+    def missing(self) -> int:
+        """Bytes that the waiting reader still needs."""
+        return self._wanted - self._have
+
+    @property
+    def has_writers(self) -> bool:
+        return self._writing or bool(self._writers)
 
     def begin_dialed(self, protocol: str, opening: bytes) -> None:
         self._protocol = protocol
@@ -371,6 +468,10 @@ class Stream:
             self._wake_reader()
         self._release_writers()
 
+    def _drop_unread(self) -> None:
+        self._chunks.clear()
+        self._offset = self._have = 0
+
     def _wake_reader(self) -> None:
         reader, self._reader = self._reader, None
         assert reader is not None
@@ -387,4 +488,4 @@ class Stream:
 
     def _closed(self, reason: str) -> StreamClosed:
         protocol = self._protocol or "an unnamed stream"
-        return StreamClosed(f"{protocol} with {self.peer_id}: {reason}", peer=self.peer_id)
+        return self._failure_kind(f"{protocol} with {self.peer_id}: {reason}", peer=self.peer_id)
