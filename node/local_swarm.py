@@ -93,6 +93,7 @@ class LocalSwarm:
         log: IO[str] = self._files.enter_context((folder / "log").open("a", encoding="utf-8"))
         command = [
             sys.executable,
+            "-P",
             "-m",
             "node.cli.main",
             "run",
