@@ -141,7 +141,8 @@ def formula(expression: R.Expression) -> str:
         case R.Affine(factor=factor, of=of, offset=offset):
             return f"{factor:g} * {formula(of)}" + (f" + {offset:g}" if offset else "")
         case R.Clamp(low=low, high=high, of=of):
-            return f"clamp({formula(of)}, {low:g}, {high:g})"
+            bounds = ["-inf" if low is None else f"{low:g}", "inf" if high is None else f"{high:g}"]
+            return f"clamp({formula(of)}, {', '.join(bounds)})"
         case R.Norm(kind=kind, of=of):
             return f"{kind.lower()}({formula(of)})"
         case R.Product(left=left, right=right):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as C
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -91,7 +92,9 @@ class ExpressionGraph:
                 result = library.ggml_scale_bias(context, source, factor, offset)
             case R.Clamp(low=low, high=high, of=of):
                 # ggml_clamp works in place; the source may be wanted elsewhere, so it gets a copy.
-                result = library.ggml_clamp(context, library.ggml_cont(context, self.build(of)), low, high)
+                copy = library.ggml_cont(context, self.build(of))
+                bounds = (-math.inf if low is None else low, math.inf if high is None else high)
+                result = library.ggml_clamp(context, copy, *bounds)
             case R.Norm(kind=kind, epsilon=epsilon, of=of):
                 normalise = {
                     "RMS_NORM": library.ggml_rms_norm,

@@ -8,6 +8,7 @@ where they come from the file.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ class _Reader:
                 return R.Affine(factor, of(0), offset)
             case "CLAMP":
                 low, high = floats(node, 0, 2)
-                return R.Clamp(low, high, of(0))
+                return R.Clamp(None if low == -math.inf else low, None if high == math.inf else high, of(0))
             case "VIEW":
                 return self._half(node, deeper)
             case op if op in NORMS:

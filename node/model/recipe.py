@@ -103,8 +103,10 @@ class Affine(msgspec.Struct, frozen=True, tag="affine", tag_field="op"):
 
 
 class Clamp(msgspec.Struct, frozen=True, tag="clamp", tag_field="op"):
-    low: float
-    high: float
+    """Kept within bounds; None where there is none (JSON has no infinity)."""
+
+    low: float | None
+    high: float | None
     of: Expression
 
 

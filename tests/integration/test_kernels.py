@@ -116,6 +116,8 @@ UP, GATE, BOTH = (R.Matmul(f"{part}.weight", R.Input()) for part in ("up", "gate
         (R.Square(R.Half(0, R.Half(1, BOTH))), 6),
         (R.Clamp(-0.5, 0.25, R.Half(1, UP)), 6),
         (R.Total(R.Clamp(-0.5, 0.25, UP), UP), 12),
+        (R.Clamp(None, 0.25, UP), 12),
+        (R.Clamp(-0.5, None, UP), 12),
         (R.Product(R.Unary("RELU", UP), R.Bias("up.bias", UP)), 12),
         (R.Norm("RMS_NORM", 1e-3, UP), 12),
         (R.Norm("NORM", 1e-3, R.Half(0, UP)), 6),

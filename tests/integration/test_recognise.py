@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from node.engine.graph import Node
@@ -320,6 +322,21 @@ def test_parameters_are_read_where_ggml_keeps_them(graph: Graph) -> None:
     assert call.recipe.output == matmul(
         "down", R.Unary("XIELU", R.Norm("RMS_NORM", 0.25, inner), (1.0, 2.0, 0.0, 4.0))
     )
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "found"),
+    [(-math.inf, 7.0, (None, 7.0)), (-7.0, math.inf, (-7.0, None)), (-3.0, 3.0, (-3.0, 3.0))],
+)
+def test_a_clamp_may_have_one_bound_only(
+    graph: Graph, low: float, high: float, found: tuple[float | None, float | None]
+) -> None:
+    up, ids = up_of(graph)
+    clamped = graph.node("CLAMP", ROWS, up, op_params=struct.pack("=2f56x", low, high))
+    (call,) = graph.finish(graph.node("MUL_MAT_ID", ROWS, graph.expert("down"), clamped, ids))
+    assert call.recipe.output == matmul("down", R.Clamp(*found, matmul("up")))
+    encoded = msgspec.json.encode(call.recipe)
+    assert msgspec.json.decode(encoded, type=R.Recipe) == call.recipe
 
 
 def test_a_model_without_experts_has_no_calls(graph: Graph) -> None:

@@ -35,6 +35,7 @@ EVERY_KIND: list[R.Expression] = [
     R.Square(UP),
     R.Affine(0.1, UP, -2.0),
     R.Clamp(-7.0, 7.0, UP),
+    R.Clamp(None, 7.0, UP),
     R.Norm("L2_NORM", 1e-6, UP),
     R.Product(UP, GATE),
     R.Total(UP, GATE),
