@@ -107,11 +107,10 @@ class ExpertServer:
         if not isinstance(request, ExpertsRequest):
             self.counts.refused += 1
             return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
-        held, refusal = self._admit(request)
-        if held is None or refusal is not None:
+        held = self._admit(request)
+        if isinstance(held, Refusal):
             self.counts.refused += 1
-            assert refusal is not None
-            return refusal
+            return held
         deadline = arrived + request.deadline_ms / 1000
         result = await self._thread.run(self._compute, held, request, deadline, stream.connection)
         if isinstance(result, Refusal):
@@ -133,12 +132,12 @@ class ExpertServer:
             load=self._load(),
         )
 
-    def _admit(self, request: ExpertsRequest) -> tuple[HeldCall | None, Refusal | None]:
+    def _admit(self, request: ExpertsRequest) -> HeldCall | Refusal:
         """The experts to ask, or why not."""
         load = self._load()
 
-        def refuse(code: RefusalCode, text: str, missing: tuple[int, ...] = ()) -> tuple[None, Refusal]:
-            return None, refusal_to(request, code, text, missing=missing, load=load)
+        def refuse(code: RefusalCode, text: str, missing: tuple[int, ...] = ()) -> Refusal:
+            return refusal_to(request, code, text, missing=missing, load=load)
 
         if not self._cells.knows(request.model_id):
             return refuse(
@@ -173,7 +172,7 @@ class ExpertServer:
             )
         if self._thread.waiting >= MAX_WAITING:
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")
-        return held, None
+        return held
 
     def _compute(
         self, held: HeldCall, request: ExpertsRequest, deadline: float, caller: Connection
