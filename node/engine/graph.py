@@ -44,7 +44,6 @@ class Node:
     ne: tuple[int, int, int, int]
     nb: tuple[int, int, int, int]
     sources: tuple[int, ...]
-    view_source: int
     view_offset: int
     name: str
 
@@ -61,7 +60,6 @@ def read_node(library: Library, address: int) -> Node:
         ne=tuple(tensor.ne),
         nb=tuple(tensor.nb),
         sources=sources(address),
-        view_source=tensor.view_src or 0,
         view_offset=tensor.view_offs,
         name=name_of(address),
     )

@@ -78,9 +78,6 @@ class Library:
             return _text(self.ggml_glu_op_name(index))
         return _text(self.ggml_unary_op_name(index)) if op == "UNARY" else ""
 
-    def type_name(self, kind: int) -> str:
-        return _text(self.ggml_type_name(kind))
-
     def system_info(self) -> str:
         return _text(self.llama_print_system_info()).strip()
 

@@ -46,7 +46,6 @@ class LlamaModel:
         self.handle: Any = handle
         self.vocab: Any = library.llama_model_get_vocab(handle)
         self.n_embd: int = library.llama_model_n_embd(handle)
-        self.n_layer: int = library.llama_model_n_layer(handle)
         self.n_vocab: int = library.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train: int = library.llama_model_n_ctx_train(handle)
         self.has_vocab: bool = library.llama_vocab_type(self.vocab) != 0  # LLAMA_VOCAB_TYPE_NONE
