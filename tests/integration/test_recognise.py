@@ -175,7 +175,7 @@ class Graph:
         self._next += 0x100
         ne4 = (*ne, *(1,) * (4 - len(ne)))
         nb = (4, 4 * ne4[0], 4 * ne4[0] * ne4[1], 4 * ne4[0] * ne4[1] * ne4[2])
-        return Node(self._next, op, "", bytes(64), 0, ne4, nb, sources, 0, 0, name)  # type: ignore[arg-type]
+        return Node(self._next, op, "", bytes(64), 0, ne4, nb, sources, 0, name)  # type: ignore[arg-type]
 
     def expert(self, part: str, what: str = "weight", group: str = "exps", layer: int = 0) -> Node:
         shape = {"weight": (8, 8, 4), "bias": (8, 4), "scale": (4,)}[what]
