@@ -75,6 +75,7 @@ class SwarmPort:
         self._waiting: dict[int, _Ticket] = {}  # by id of the call, for `_from_home`
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
+        self._stopped = False
         self.ledger = TripsLedger()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -87,10 +88,13 @@ class SwarmPort:
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
+                self._stopped = True
 
     # --- on the decoding thread ---
 
     def leave(self, inputs: ExpertInputs) -> _Ticket | Float32Array:
+        if self._stopped:  # also where everything is at home and nobody would be waited for
+            raise Interrupted("the node is shutting down")
         call = inputs.call
         self._table.forgive(time.monotonic())
         holders = self._table.holders(call.layer, call.index)

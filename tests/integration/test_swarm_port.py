@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import trio
 
+from node.decode.expert_port import Interrupted
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.engine.expert_holes import ExpertInputs, ExpertPort
 from node.model.held import hold
@@ -512,3 +513,24 @@ def test_a_peer_that_cannot_be_asked_covers_nothing(
                     await live.covered(0.5)
 
     run(test)
+
+
+def test_passes_that_need_nobody_end_with_the_event_loop_too(model: ModelParts) -> None:
+    done = [0]
+    enough = 20_000  # passes of a millisecond each: far more than the scope below leaves time for
+
+    def decode_on(live: LiveBackbone) -> None:
+        while done[0] < enough:
+            live.backbone.context.clear()
+            live.backbone.run(rows(model.tokens(1)))
+            done[0] += 1
+
+    async def test() -> None:
+        home = cells_of(model, [range(12)])
+        with trio.move_on_after(0.5):
+            async with swarm(model, [], home=home) as (live, _):
+                await live.in_thread(decode_on, live)
+
+    with pytest.raises((Interrupted, ExceptionGroup)):
+        run(test)
+    assert 0 < done[0] < enough
