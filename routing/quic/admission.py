@@ -19,6 +19,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._inbound: Counter[str] = Counter()
+        self._origins: dict[Connection, str] = {}
         self.handshakes: set[Connection] = set()
 
     def has_room_for(self, host: str) -> bool:
@@ -29,9 +30,10 @@ class Admission:
             and self._inbound.total() < self._limits.connections
         )
 
-    def began(self, connection: Connection) -> None:
+    def began(self, connection: Connection, host: str) -> None:
         self.handshakes.add(connection)
-        self._inbound[origin_of(connection.first_address[0])] += 1
+        self._origins[connection] = origin = origin_of(host)
+        self._inbound[origin] += 1
 
     def established(self, connection: Connection) -> None:
         self.handshakes.discard(connection)
@@ -40,7 +42,9 @@ class Admission:
         if connection.dialed:
             return
         self.handshakes.discard(connection)
-        origin = origin_of(connection.first_address[0])
+        origin = self._origins.pop(connection, None)
+        if origin is None:
+            return
         self._inbound[origin] -= 1
         if self._inbound[origin] <= 0:
             del self._inbound[origin]
@@ -52,7 +56,10 @@ class Admission:
 
 
 def origin_of(host: str) -> str:
-    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits, which is one customer."""
+    """What counts as one address: an IPv4 address, or an IPv6 network of 64 bits, which is one customer.
+
+    The origin of a carried path may be no address, but a relay's name: that counts as it is.
+    """
     if ":" not in host:
         return host
     address = ipaddress.IPv6Address(host.partition("%")[0])

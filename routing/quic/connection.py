@@ -16,6 +16,7 @@ from routing.quic.limits import (
     SEND_BACKLOG_LOW,
     Limits,
 )
+from routing.quic.paths import is_carried
 from routing.quic.stream import CODE_REFUSED, CODE_STALLED, CODE_TOO_MUCH_UNDER_WAY, Stream
 from routing.quic.unfinished import Budget, Share
 from routing.wire.multistream import Dialer, Listener
@@ -120,6 +121,11 @@ class Connection:
     def is_open(self) -> bool:
         """The peer is authenticated and the connection not closed."""
         return self.close_reason is None and self.peer_id != ""
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether it runs in a stream of bytes instead of over UDP (routing.quic.carried)."""
+        return is_carried(self.first_address[0])
 
     @property
     def remote_address(self) -> Address:

@@ -17,6 +17,7 @@ import trio
 
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId
+from routing.membership import Membership
 from routing.multiaddr import PeerAddress
 from routing.quic.admission import Admission
 from routing.quic.certificate import make_certificate
@@ -25,6 +26,7 @@ from routing.quic.core import CONNECTION_ID_BYTES, Address, CoreSettings, Datagr
 from routing.quic.errors import ConnectFailed, WrongPeer
 from routing.quic.headers import all_short_headers_to, destination_of, may_open_connection
 from routing.quic.limits import CONNECTION_WINDOW, IDLE_TIMEOUT, PING_SECONDS, STREAM_WINDOW, Limits
+from routing.quic.paths import Path, Paths, SendCarried, is_carried
 from routing.quic.stream import CODE_HANDLER_FAILED, CODE_REFUSED, Stream
 from routing.quic.udp import UdpSocket
 from routing.quic.unfinished import Budget
@@ -34,6 +36,9 @@ log = logging.getLogger("panal.quic")
 
 Handler = Callable[[Stream], Awaitable[None]]
 """Serves one inbound stream of a protocol; when it returns, the stream is finished."""
+
+PROBE_START = b"\x01"
+"""First byte of datagrams that are no QUIC (its fixed bit is clear): hole punching and dial-back probes."""
 
 
 class _Dial:
@@ -67,6 +72,8 @@ class Endpoint:
         connections: the live connections, inbound and dialed.
         next_timer: when the earliest timer of all connections is due, on `now()`'s clock.
         arriving, sending: what unfinished messages of all peers hold of our memory.
+        on_connection: told of each connection once its peer is authenticated, dialed or accepted.
+        on_probe: told of each datagram that begins with PROBE_START, and its sender.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Endpoint:
         handlers: Mapping[str, Handler] = {},
         limits: Limits = Limits(),  # noqa: B008  (frozen)
         accept: bool = True,
+        membership: Membership | None = None,
     ) -> None:
         """Bind the socket; `run` does the rest.
 
@@ -86,6 +94,7 @@ class Endpoint:
             backend: "qh3" or "aioquic".
             handlers: protocol name to handler, for streams that peers open (on dialed connections too).
             accept: False makes a node that only dials.
+            membership: our swarm, whose members alone are let in, and our place in it; None: the open swarm.
 
         Raises:
             LocalError: the port is in use, the address is not ours, the backend is unknown.
@@ -96,14 +105,19 @@ class Endpoint:
         self.next_timer = math.inf
         self.arriving = Budget(limits.arriving)
         self.sending = Budget(limits.sending)
+        self.on_connection: Callable[[Connection], None] | None = None
+        self.on_probe: Callable[[bytes, Address], None] | None = None
+        self._paths = Paths()
         self._make_core = load_backend(backend)
         self._handlers = dict(handlers)
         self._accept = accept
+        membership = membership or Membership()
         self._settings = CoreSettings(
-            certificate=make_certificate(identity, datetime.datetime.now(datetime.UTC)),
+            certificate=make_certificate(identity, datetime.datetime.now(datetime.UTC), membership),
             stream_window=STREAM_WINDOW,
             connection_window=CONNECTION_WINDOW,
             idle_timeout=IDLE_TIMEOUT,
+            swarm=membership.swarm,
         )
         self._udp = UdpSocket(*listen)
         self._routes: dict[bytes, Connection] = {}
@@ -147,14 +161,18 @@ class Endpoint:
                 self.forget(connection)
             self._release_forgotten()
 
-    async def connect(self, address: PeerAddress, *, timeout: float = 10.0) -> Connection:
+    async def connect(
+        self, address: PeerAddress, *, timeout: float = 10.0, fresh: bool = False
+    ) -> Connection:
         """A live connection to a peer: the one there is, or a new one.
 
         Callers that want the same peer at once share one dial (to the first one's address).
 
         Args:
-            address: where, and who must answer; without a peer id whoever answers is accepted.
+            address: where, and who must answer; without a peer id whoever answers is accepted. May be the
+                address of a carried path.
             timeout: seconds.
+            fresh: dial although there is a live connection: for a better way to the same peer.
 
         Raises:
             WrongPeer: another identity answered, or none that is valid.
@@ -163,12 +181,12 @@ class Endpoint:
         """
         if self._nursery is None or self._closing:
             raise LocalError("the QUIC endpoint is not running: start it before dialing")
-        if address.peer_id is not None:
+        if address.peer_id is not None and not fresh:
             live = self.connection_to(address.peer_id)
             if live is not None:
                 await trio.lowlevel.checkpoint()
                 return live
-        key: object = address.peer_id or (address.host, address.port)
+        key: object = address if fresh else address.peer_id or (address.host, address.port)
         deadline = trio.current_time() + timeout
         while (dial := self._dials.get(key)) is not None:
             with trio.move_on_at(deadline) as patience:
@@ -183,11 +201,47 @@ class Endpoint:
         return dial.result()
 
     def connection_to(self, peer_id: str) -> Connection | None:
-        """A live connection to a peer, dialed or accepted, if there is one."""
+        """A live connection to a peer, dialed or accepted, if there is one; over UDP rather than carried."""
+        carried = None
         for connection in self._by_peer.get(peer_id, ()):
             if connection.is_open:
-                return connection
-        return None
+                if not is_carried(connection.first_address[0]):
+                    return connection
+                carried = carried or connection
+        return carried
+
+    def connections_to(self, peer_id: str) -> list[Connection]:
+        """All live connections to a peer."""
+        return [each for each in self._by_peer.get(peer_id, ()) if each.is_open]
+
+    def open_path(self, send: SendCarried, origin: str, *, metered: bool = False) -> Path:
+        """A path for datagrams besides the UDP socket (routing.quic.carried); dial its address to use it."""
+        return self._paths.open(send, origin, metered=metered)
+
+    def take_carried(self, path: Path, datagrams: Sequence[bytes]) -> None:
+        """Datagrams that came by a path."""
+        touched: set[Connection] = set()
+        now = trio.current_time()
+        for data in datagrams:
+            if data:
+                self._take_datagram(data, path.address, now, touched)
+        for connection in touched:
+            connection.after_batch()
+
+    def close_path(self, path: Path, reason: str) -> None:
+        """A path has ended, and with it the connections over it."""
+        self._paths.close(path)
+        for connection in list(self._known):
+            if connection.first_address == path.address:
+                connection.shut(CLOSE_NORMAL, reason)
+
+    def path_of(self, connection: Connection) -> Path | None:
+        """The path a connection is carried by; None if it runs over UDP."""
+        return self._paths.find(connection.first_address[0])
+
+    def send_probe(self, data: bytes, address: Address) -> None:
+        """Send a datagram that is no QUIC (it begins with PROBE_START) out of this endpoint's socket."""
+        self._udp.send([(data, (self._udp.reachable(address[0]), address[1]))])
 
     def close(self) -> None:
         """Release the socket of an endpoint that was never run."""
@@ -209,6 +263,8 @@ class Endpoint:
         received = self._udp.receive()
         now = trio.current_time()
         for data, segment_bytes, sender in received:
+            if is_carried(sender[0]):
+                continue  # no such network: forged
             if segment_bytes:
                 self._take_segments(data, segment_bytes, sender, now, touched)
             else:
@@ -269,7 +325,8 @@ class Endpoint:
             dial.done.set()
 
     async def _dial_once(self, address: PeerAddress, timeout: float) -> Connection:
-        remote = (self._udp.reachable(address.host), address.port)
+        host = address.host if is_carried(address.host) else self._udp.reachable(address.host)
+        remote = (host, address.port)
         connection = self._new_connection(remote, expected_peer_id=address.peer_id)
         try:
             connection.core.connect(remote, self.now())
@@ -304,6 +361,8 @@ class Endpoint:
         return trio.current_time()
 
     def transmit(self, datagrams: Sequence[Datagram]) -> int:
+        if datagrams and is_carried(datagrams[0][1][0]):
+            return self._paths.send(datagrams)
         return self._udp.send(datagrams)
 
     def arm_timer(self, when: float) -> None:
@@ -333,8 +392,11 @@ class Endpoint:
         self._admission.established(connection)
         self.connections.add(connection)
         self._by_peer.setdefault(connection.peer_id, []).append(connection)
-        if self._nursery is not None:
+        path = self.path_of(connection)
+        if self._nursery is not None and not (path is not None and path.metered):
             self._nursery.start_soon(fill_window, connection)
+        if self.on_connection is not None:
+            self.on_connection(connection)
 
     def lost(self, connection: Connection) -> None:
         self._admission.ended(connection)
@@ -358,6 +420,8 @@ class Endpoint:
     def _take_datagram(self, data: bytes, sender: Address, now: float, touched: set[Connection]) -> None:
         connection_id = destination_of(data)
         if connection_id is None:
+            if self.on_probe is not None and data[:1] == PROBE_START:
+                self.on_probe(data, sender)
             return
         connection = self._routes.get(connection_id)
         if connection is None:
@@ -389,10 +453,11 @@ class Endpoint:
         """A stranger's datagram: a new connection if it is a proper first one and there is room."""
         if not self._accept or self._closing or not may_open_connection(data, original):
             return None
-        if not self._admission.has_room_for(sender[0]):
+        path = self._paths.find(sender[0])
+        if not self._admission.has_room_for(path.origin if path is not None else sender[0]):
             return None  # silence costs less than a refusal, and the dialer's timeout says the rest
         connection = self._new_connection(sender, original=original)
-        self._admission.began(connection)
+        self._admission.began(connection, path.origin if path is not None else sender[0])
         return connection
 
     def _new_connection(

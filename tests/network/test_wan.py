@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,29 +13,13 @@ from typing import Any
 
 import pytest
 
+from tests.network.lab import wanlab as wanlab
+
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 SERVERS = ("s0", "s1", "s2")
 EXPERTS = ("0-3", "4-7", "8-11")
 PORT = 4190
-
-
-@pytest.fixture(scope="module")
-def wanlab(shared_dir: Path) -> Any:
-    """The lab's module; skipped where namespaces cannot be made."""
-    if os.geteuid() != 0:
-        pytest.skip("wanlab makes network namespaces, which needs root")
-    for tool in ("ip", "nft", "nsenter"):
-        if shutil.which(tool) is None:
-            pytest.skip(f"wanlab needs {tool}")
-    if not Path("/dev/net/tun").exists():
-        pytest.skip("wanlab needs /dev/net/tun")
-    spec = importlib.util.spec_from_file_location("wanlab", shared_dir / "lab" / "wanlab.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["wanlab"] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 @dataclass
