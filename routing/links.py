@@ -1,17 +1,30 @@
-"""Keeps configured peers connected, learns what they serve, and says so in the table."""
+"""Keeps wanted peers connected by the best way there is, learns what they serve, and says so.
+
+One task for each wanted peer: take the connection that exists or get one, ask what the peer serves, use it;
+meanwhile try for a better way; when it is lost, begin again. Rules:
+
+1. What works is used at once; a better way is looked for beside it (a relayed peer is asked from the first
+   second on, and moves to the punched way without a call being lost).
+2. Only a strictly better way replaces one that works, so that routes never flap; a way that broke soon after
+   it was taken waits longer each time before it is tried again.
+3. Every way has its own pauses: that punching fails does not delay the relay.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
+from routing.backoff import Backoff
 from routing.dispatch.quic_peer import QuicExpertPeer
 from routing.errors import LocalError, PeerError
-from routing.multiaddr import PeerAddress
-from routing.quic.connection import Connection
+from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
+from routing.routes import Attempt, Route, Way
 from routing.wire import holdings
 from routing.wire.messages import VERSION
 
@@ -25,6 +38,54 @@ FIRST_RETRY = 0.25
 
 LAST_RETRY = 5.0
 """A peer that comes back is in use again within this many seconds."""
+
+STAGGER = 0.4
+"""Seconds a way is given before the next is started beside it: most handshakes are over by then."""
+
+FIRST_UPGRADE = 0.1
+"""Seconds after a connection by a lesser way before better ones are tried."""
+
+UPGRADE_RETRY, LAST_UPGRADE = 10.0, 300.0
+"""Pauses between tries for a better way; NATs change rarely, and each try costs both sides some packets."""
+
+FORGIVEN = 600.0
+"""After so long without a failure a way is tried as if it were new."""
+
+SOON = 30.0
+"""A way that broke within this many seconds of being taken counts as one that failed."""
+
+DRAIN = 5.0
+"""Seconds a connection that was replaced stays open, for calls still on their way."""
+
+
+class Wayfinder(Protocol):
+    """Knows by which ways peers may be reached, and goes them (node.swarm)."""
+
+    def attempts(self, peer_id: str) -> list[Attempt]:
+        """What may be tried now, best first (routing.routes.ways)."""
+
+    async def carry_out(
+        self, peer_id: str, attempt: Attempt, over: Connection | None
+    ) -> tuple[Connection, Route]:
+        """Try one way.
+
+        Args:
+            over: a connection that exists, for ways that need one to agree on (`needs_connection`).
+
+        Raises:
+            PeerError, LocalError: it did not work; one line.
+        """
+
+    def route_of(self, connection: Connection) -> Route:
+        """How a connection that exists came about."""
+
+    def label(self, peer_id: str) -> str:
+        """How texts call a peer: by its address if one is known."""
+
+
+def needs_connection(way: Way) -> bool:
+    """Whether a way is agreed on over another connection to the same peer."""
+    return way in (Way.CALL_BACK, Way.PUNCH)
 
 
 async def ask_holdings(connection: Connection) -> holdings.Holdings:
@@ -45,81 +106,278 @@ async def ask_holdings(connection: Connection) -> holdings.Holdings:
     )
 
 
+@dataclass
+class Link:
+    """A peer in use."""
+
+    connection: Connection
+    route: Route
+    peer: QuicExpertPeer
+    since: float
+
+
 class PeerLinks:
-    """One task per configured peer: dial, ask, watch, dial again.
+    """The peers a node wants to be connected to.
 
     Args:
         on_connected: called with (peer id, what it serves).
         on_lost: called with (peer id, reason in words).
+        on_route: called with (peer id, route) whenever the route to a peer is chosen or changes.
     """
 
     def __init__(
         self,
         endpoint: Endpoint,
-        peers: Sequence[PeerAddress],
+        wayfinder: Wayfinder,
         *,
         on_connected: Callable[[str, holdings.Holdings], None],
         on_lost: Callable[[str, str], None],
+        on_route: Callable[[str, Route], None] = lambda peer_id, route: None,
     ) -> None:
         self._endpoint = endpoint
-        self._peers = peers
+        self._wayfinder = wayfinder
         self._on_connected = on_connected
         self._on_lost = on_lost
-        self._connected: dict[str, QuicExpertPeer] = {}
-        self._failures: dict[PeerAddress, str] = {}
-        self._tried: set[PeerAddress] = set()
-        self._first_round = trio.Event()
+        self._on_route = on_route
+        self._wanted: dict[str, trio.CancelScope] = {}
+        self._links: dict[str, Link] = {}
+        self._failures: dict[str, str] = {}
+        self._tried: set[str] = set()
+        self._news: dict[str, trio.Event] = {}
+        self._round_changed = trio.Event()
+        self._pauses = Backoff(FIRST_RETRY, LAST_RETRY, FORGIVEN)
+        self._upgrades = Backoff(UPGRADE_RETRY, LAST_UPGRADE, FORGIVEN)
+        self._nursery: trio.Nursery | None = None
+
+    # --- for users ---
+
+    def want(self, peer_id: str) -> None:
+        """Keep this peer connected from now on."""
+        if peer_id in self._wanted:
+            return
+        self._wanted[peer_id] = trio.CancelScope()
+        self._news[peer_id] = trio.Event()
+        if self._nursery is not None:
+            self._nursery.start_soon(self._keep, peer_id)
+
+    def unwant(self, peer_id: str) -> None:
+        """Let go of a peer; its connections stay open as long as others use them."""
+        scope = self._wanted.pop(peer_id, None)
+        if scope is not None:
+            scope.cancel()
+
+    @property
+    def wanted(self) -> set[str]:
+        return set(self._wanted)
 
     def find(self, peer_id: str) -> QuicExpertPeer | None:
         """A connected peer, for the star."""
-        peer = self._connected.get(peer_id)
-        return peer if peer is not None and peer.connection.is_open else None
+        link = self._links.get(peer_id)
+        return link.peer if link is not None and link.connection.is_open else None
 
-    def failures(self) -> dict[PeerAddress, str]:
-        """Peers that are not connected now, with the reason."""
-        return dict(self._failures)
+    def link(self, peer_id: str) -> Link | None:
+        """How a peer is connected now."""
+        return self._links.get(peer_id)
+
+    def failures(self) -> dict[str, str]:
+        """Wanted peers that are not connected now, by their labels, with the reason."""
+        return {self._wayfinder.label(peer_id): reason for peer_id, reason in self._failures.items()}
+
+    def news(self, peer_id: str) -> None:
+        """Something changed about a peer: it connected to us, or said how it can be reached."""
+        event = self._news.get(peer_id)
+        if event is not None:
+            event.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            for address in self._peers:
-                nursery.start_soon(self._keep, address)
-            if not self._peers:
-                self._first_round.set()
+            self._nursery = nursery
+            try:
+                for peer_id in list(self._wanted):
+                    nursery.start_soon(self._keep, peer_id)
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
 
     async def first_round(self) -> None:
-        """Wait until every peer was dialled once, with or without success."""
-        await self._first_round.wait()
+        """Wait until every peer wanted by then was tried once, with or without success."""
+        while set(self._wanted) - self._tried:
+            await self._round_changed.wait()
 
-    def _tried_once(self, address: PeerAddress) -> None:
-        self._tried.add(address)
-        if len(self._tried) == len(set(self._peers)):
-            self._first_round.set()
+    # --- one task for each peer ---
 
-    async def _keep(self, address: PeerAddress) -> None:
-        pause = FIRST_RETRY
+    async def _keep(self, peer_id: str) -> None:
+        scope = self._wanted.get(peer_id)
+        if scope is None:
+            return
+        with scope:
+            while True:
+                await self._keep_once(peer_id)
+        self._links.pop(peer_id, None)
+        self._failures.pop(peer_id, None)
+        self._news.pop(peer_id, None)
+
+    async def _keep_once(self, peer_id: str) -> None:
+        try:
+            connection, route = await self._reach(peer_id)
+            told = await ask_holdings(connection)
+        except (PeerError, LocalError) as error:
+            await self._failed(peer_id, str(error))
+            return
+        self._pauses.worked(peer_id)
+        self._failures.pop(peer_id, None)
+        self._take(peer_id, connection, route)
+        self._on_connected(peer_id, told)
+        self._tried_once(peer_id)
+        log.info(
+            "connected to %s (%s), %s: %s", peer_id, told.name or "no name", route.kind.value, route.reason
+        )
+        reason = await self._hold(peer_id)
+        self._failures[peer_id] = reason
+        self._on_lost(peer_id, reason)
+        log.warning("lost %s: %s", peer_id, reason)
+        await trio.sleep(FIRST_RETRY)
+
+    async def _failed(self, peer_id: str, reason: str) -> None:
+        if self._failures.get(peer_id) != reason:
+            label = self._wayfinder.label(peer_id)
+            log.warning("%s", reason if label in reason else f"{label}: {reason}")
+        self._failures[peer_id] = reason
+        self._tried_once(peer_id)
+        pause = self._pauses.failed(peer_id, trio.current_time())
+        with trio.move_on_after(pause):
+            await self._next_news(peer_id)
+
+    async def _next_news(self, peer_id: str) -> None:
+        event = self._news[peer_id] = trio.Event()
+        await event.wait()
+
+    def _tried_once(self, peer_id: str) -> None:
+        self._tried.add(peer_id)
+        self._round_changed.set()
+        self._round_changed = trio.Event()
+
+    def _take(self, peer_id: str, connection: Connection, route: Route) -> None:
+        peer = QuicExpertPeer(connection, path=route.path)
+        self._links[peer_id] = Link(connection, route, peer, trio.current_time())
+        self._on_route(peer_id, route)
+
+    # --- getting there ---
+
+    def _existing(self, peer_id: str) -> tuple[Connection, Route] | None:
+        found = [
+            (connection, self._wayfinder.route_of(connection))
+            for connection in self._endpoint.connections_to(peer_id)
+        ]
+        return min(found, key=lambda each: each[1].rank, default=None)
+
+    async def _reach(self, peer_id: str) -> tuple[Connection, Route]:
+        existing = self._existing(peer_id)
+        if existing is not None:
+            return existing
+        attempts = [each for each in self._wayfinder.attempts(peer_id) if not needs_connection(each.way)]
+        if not attempts:
+            raise PeerError(f"{self._wayfinder.label(peer_id)}: no way to it is known", peer=peer_id)
+        return await _Race(self._wayfinder, peer_id, attempts).run()
+
+    # --- while connected ---
+
+    async def _hold(self, peer_id: str) -> str:
+        """Use the link, and better ones, until it is lost; returns why."""
+        pause = FIRST_UPGRADE
         while True:
-            try:
-                connection = await self._endpoint.connect(address, timeout=DIAL_TIMEOUT)
-                told = await ask_holdings(connection)
-            except (PeerError, LocalError) as error:
-                if self._failures.get(address) != str(error):
-                    log.warning("%s", error if str(address) in str(error) else f"{address}: {error}")
-                self._failures[address] = str(error)
-                self._tried_once(address)
-                await trio.sleep(pause)
-                pause = min(pause * 2, LAST_RETRY)
+            link = self._links[peer_id]
+            with trio.move_on_after(pause):
+                await self._closed_or_news(peer_id, link)
+            if not link.connection.is_open:
+                other = self._existing(peer_id)
+                if trio.current_time() - link.since < SOON:
+                    self._upgrades.failed((peer_id, link.route.rank), trio.current_time())
+                if other is None:
+                    return link.connection.close_reason or "connection closed"
+                self._take(peer_id, *other)  # two had been open: the session goes on
                 continue
-            pause = FIRST_RETRY
-            peer_id = connection.peer_id
-            self._failures.pop(address, None)
-            self._connected[peer_id] = QuicExpertPeer(connection)
-            self._on_connected(peer_id, told)
-            self._tried_once(address)
-            log.info("connected to %s (%s)", peer_id, told.name or "no name")
+            better = None if link.route.best else await self._better(peer_id, link)
+            if better is not None:
+                self._replace(peer_id, link, *better)
+            pause = UPGRADE_RETRY
+
+    async def _closed_or_news(self, peer_id: str, link: Link) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def closed() -> None:
+                await link.connection.closed.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(closed)
+            if link.route.best:
+                await trio.sleep_forever()
+            await self._next_news(peer_id)
+            nursery.cancel_scope.cancel()
+
+    async def _better(self, peer_id: str, link: Link) -> tuple[Connection, Route] | None:
+        existing = self._existing(peer_id)
+        if existing is not None and existing[1].rank < link.route.rank:
+            return existing
+        for attempt in self._wayfinder.attempts(peer_id):
+            now, key = trio.current_time(), (peer_id, attempt.way.value)
+            if attempt.way.value >= link.route.rank or self._upgrades.ready_at(key, now) > now:
+                continue
+            try:
+                connection, route = await self._wayfinder.carry_out(peer_id, attempt, link.connection)
+            except (PeerError, LocalError) as error:
+                self._upgrades.failed(key, now)
+                log.info("%s stays %s: %s", peer_id, link.route.kind.value, error)
+                continue
+            return connection, route
+        return None
+
+    def _replace(self, peer_id: str, link: Link, connection: Connection, route: Route) -> None:
+        log.info(
+            "%s is now %s instead of %s: %s", peer_id, route.kind.value, link.route.kind.value, route.reason
+        )
+        self._take(peer_id, connection, route)
+        if self._nursery is not None and link.connection.dialed:
+            self._nursery.start_soon(self._drain, link.connection)
+
+    async def _drain(self, connection: Connection) -> None:
+        with trio.move_on_after(DRAIN):
             await connection.closed.wait()
-            reason = connection.close_reason or "connection closed"
-            self._failures[address] = reason
-            self._on_lost(peer_id, reason)
-            log.warning("lost %s: %s", peer_id, reason)
-            await trio.sleep(pause)
+        connection.shut(CLOSE_NORMAL, "replaced by a better way")
+
+
+class _Race:
+    """Ways started one after another, each given a little time before the next; the first that works wins."""
+
+    def __init__(self, wayfinder: Wayfinder, peer_id: str, attempts: list[Attempt]) -> None:
+        self._wayfinder = wayfinder
+        self._peer_id = peer_id
+        self._attempts = attempts
+        self._won: tuple[Connection, Route] | None = None
+        self._errors: list[PeerError | LocalError] = []
+
+    async def run(self) -> tuple[Connection, Route]:
+        async with trio.open_nursery() as nursery:
+            for attempt in self._attempts:
+                over = trio.Event()
+                nursery.start_soon(self._try, attempt, over, nursery.cancel_scope)
+                with trio.move_on_after(STAGGER):
+                    await over.wait()
+        if self._won is not None:
+            return self._won
+        if len(self._errors) == 1:
+            raise self._errors[0]
+        raise PeerError("; ".join(dict.fromkeys(map(str, self._errors))), peer=self._peer_id)
+
+    async def _try(self, attempt: Attempt, over: trio.Event, scope: trio.CancelScope) -> None:
+        try:
+            won = await self._wayfinder.carry_out(self._peer_id, attempt, None)
+        except (PeerError, LocalError) as error:
+            self._errors.append(error)
+        else:
+            if self._won is None:
+                self._won = won
+            scope.cancel()
+        finally:
+            over.set()

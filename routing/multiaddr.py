@@ -86,6 +86,19 @@ class ListenAddress:
         return _format(self.host, self.port)
 
 
+def parse_tcp_listen(text: str) -> tuple[str, int]:
+    """Where a node listens for TCP: "/ip4/0.0.0.0/tcp/4190" as (host, port).
+
+    Raises:
+        LocalError: names the bad part.
+    """
+    shown = _shown(text)
+    parts = text.split("/")
+    if len(text) > MAX_MULTIADDR_CHARS or len(parts) != 5 or parts[0] != "" or parts[3] != "tcp":
+        raise LocalError(f"multiaddr {shown} must have the form /ip4/ADDRESS/tcp/PORT")
+    return _parse_host(parts[1], parts[2], shown), _parse_port(parts[4], shown, "TCP")
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 80 else text[:77] + "...")
 
@@ -140,12 +153,12 @@ def _parse_host(family: str, host: str, shown: str) -> str:
     return str(address)
 
 
-def _parse_port(text: str, shown: str) -> int:
+def _parse_port(text: str, shown: str, protocol: str = "UDP") -> int:
     # int() alone would also take signs, spaces, underscores, leading zeros and other scripts' digits
     if (
         not (text.isascii() and text.isdigit() and len(text) <= 5)
         or text != str(int(text))
         or int(text) > 65535
     ):
-        raise LocalError(f"multiaddr {shown}: {text!r} is not a UDP port (0 to 65535)")
+        raise LocalError(f"multiaddr {shown}: {text!r} is not a {protocol} port (0 to 65535)")
     return int(text)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from routing.dispatch.plan import HOME, Holder, LayerHolders
 from routing.wire.holdings import Holdings
+
+SWITCH_SHARE = 0.2
+SWITCH_SECONDS = 0.003
+"""How far a peer's cost must move before the table takes note: else two equal replicas would take turns at
+every breath of the network, and neither's connection would stay warm."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class HolderTable:
         self._model_id = model_id
         self._calls = calls
         self._unusable = unusable
-        self._suspects: dict[str, float] = {}  # peer -> until when
-        self._forgive_at = math.inf
+        self._costs: Mapping[str, float] = {}
+        self._doubted: frozenset[str] = frozenset()
         self._peers: dict[str, _Peer] = {}
         self._home: dict[tuple[int, int], Holder] = {}
         self._ready: dict[tuple[int, int], LayerHolders] = {}
@@ -81,19 +85,27 @@ class HolderTable:
             peer.reason = reason
             self._ready = {}
 
-    def suspect(self, peer_id: str, until: float) -> None:
-        """A peer failed a call: until then it is asked only for experts that nobody else holds."""
-        self._suspects[peer_id] = until
-        self._forgive_at = min(self._suspects.values())
-        self._ready = {}
+    def peers(self) -> list[str]:
+        """Everybody who is connected and can be asked."""
+        return [peer_id for peer_id, peer in self._peers.items() if peer.connected and not peer.unusable]
 
-    def forgive(self, now: float) -> None:
-        """Take back peers whose time as suspects is over. Costs one comparison while there is none."""
-        if now < self._forgive_at:
-            return
-        self._suspects = {peer: until for peer, until in self._suspects.items() if until > now}
-        self._forgive_at = min(self._suspects.values(), default=math.inf)
-        self._ready = {}
+    def weigh(self, costs: Mapping[str, float], doubted: Collection[str]) -> None:
+        """Take note of what asking each peer costs now, and of whom others are to be asked before.
+
+        Args:
+            costs: seconds by peer; small changes are passed over.
+            doubted: peers that are asked only for experts that nobody else holds.
+        """
+        shown = {peer: self._shown(peer, cost) for peer, cost in costs.items()}
+        if shown != self._costs or self._doubted != frozenset(doubted):
+            self._costs, self._doubted = shown, frozenset(doubted)
+            self._ready = {}
+
+    def _shown(self, peer_id: str, cost: float) -> float:
+        before = self._costs.get(peer_id)
+        if before is not None and abs(cost - before) <= max(before * SWITCH_SHARE, SWITCH_SECONDS):
+            return before
+        return cost
 
     def holders(self, layer: int, index: int) -> LayerHolders:
         """Who may be asked for a call's experts now."""
@@ -130,20 +142,24 @@ class HolderTable:
         return told
 
     def _collect(self, key: tuple[int, int]) -> LayerHolders:
-        holders, formerly = [], {}
-        if key in self._home:
-            holders.append(self._home[key])
+        holders: list[Holder] = []
+        reserve: list[Holder] = []
+        formerly = {}
+        costs, doubted = self._costs, self._doubted
+        unknown = max(costs.values(), default=0.0)  # a peer that came just now is not better than the known
         for peer_id, peer in sorted(self._peers.items()):
-            holder = Holder.of_runs(peer_id, self._runs(peer.holdings, key))
-            if not holder.held:
+            held = Holder.of_runs(peer_id, self._runs(peer.holdings, key)).held
+            if not held:
                 continue
             if peer.connected and not peer.unusable:
-                holders.append(holder)
+                holder = Holder(peer_id, held, costs.get(peer_id, unknown))
+                (reserve if peer_id in doubted else holders).append(holder)
             else:
-                formerly[peer_id] = (holder.held, peer.unusable or peer.reason)
-        trusted = [holder for holder in holders if holder.peer_id not in self._suspects]
-        reserve = [holder for holder in holders if holder.peer_id in self._suspects]
-        return LayerHolders(key[0], tuple(trusted), formerly, tuple(reserve))
+                formerly[peer_id] = (held, peer.unusable or peer.reason)
+        for ordered in (holders, reserve):
+            ordered.sort(key=lambda each: each.cost)
+        home = [self._home[key]] if key in self._home else []
+        return LayerHolders(key[0], (*home, *holders), formerly, tuple(reserve))
 
     def _runs(self, holdings: Holdings, key: tuple[int, int]) -> list[tuple[int, int]]:
         shape = self._calls[key]

@@ -9,11 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from node.config.shape import BackboneTable, Backend, Combine, ServeTable, SwarmTable, Wire, read_shape
+from node.config.shape import (
+    BackboneTable,
+    Backend,
+    Combine,
+    RelayTable,
+    ServeTable,
+    SwarmTable,
+    Wire,
+    read_shape,
+)
 from node.ranges import Ranges
+from routing.control_address import ControlAddress
 from routing.errors import LocalError
 from routing.identity import PeerId
-from routing.multiaddr import ListenAddress, PeerAddress
+from routing.membership import Swarm
+from routing.multiaddr import ListenAddress, PeerAddress, parse_tcp_listen
 
 MAX_CONFIG_BYTES = 1 << 20  # MAX_PEERS addresses are 120 KB
 MODEL_ID = re.compile(
@@ -56,13 +67,46 @@ class SwarmConfig:
 
     Attributes:
         listen: the node's one UDP socket, for listening and for dialing.
-        peers: addresses to dial; each names its peer id.
+        peers: QUIC addresses of nodes to begin with; each names its peer id.
+        control_peers: the same for TCP and WebSocket: nodes, relays and DHT servers of any libp2p.
         backend: which QUIC core drives the connections.
+        swarm: the one this node is in.
+        member: the file of its member certificate; None in an open swarm.
+        lan: whether nodes on the same network are looked for and told of this one.
+        control: where the control plane listens for TCP; None: it only dials.
+        advert_seconds: how long one advert of this node lives.
     """
 
     listen: ListenAddress
     peers: tuple[PeerAddress, ...]
+    control_peers: tuple[ControlAddress, ...]
     backend: Backend
+    swarm: Swarm
+    member: Path | None
+    lan: bool
+    control: tuple[str, int] | None
+    advert_seconds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayConfig:
+    """[relay]: what this node does for those who cannot be reached, and where it turns to itself.
+
+    Attributes:
+        table: the limits and switches as written.
+        websocket: where WebSockets are accepted, (host, port); None: nowhere.
+        certificate, certificate_key: PEM files of a WebSocket listener that stands alone; None behind
+            a proxy.
+        ca: PEM file of the authority that signed a relay's certificate; None: the system's.
+        announce: addresses under which the relay is reached besides its own, as a proxy's.
+    """
+
+    table: RelayTable
+    websocket: tuple[str, int] | None
+    certificate: Path | None
+    certificate_key: Path | None
+    ca: Path | None
+    announce: tuple[ControlAddress, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +174,7 @@ class NodeConfig:
     store: Path
     identity_path: Path
     swarm: SwarmConfig
+    relay: RelayConfig
     engine: EngineConfig
     backbone: BackboneConfig | None
     serve: tuple[ServeConfig, ...]
@@ -206,6 +251,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
             folder / "identity.key" if shape.identity is None else check.path("identity", shape.identity)
         ),
         swarm=check.swarm(shape.swarm),
+        relay=check.relay(shape.relay),
         engine=EngineConfig(
             library=None if library is None else check.path("engine.library", library),
             threads=shape.engine.threads or os.cpu_count() or 1,
@@ -236,25 +282,83 @@ class _Check:
 
     def swarm(self, table: SwarmTable) -> SwarmConfig:
         peers: list[PeerAddress] = []
-        numbers: dict[PeerId, int] = {}
+        control_peers: list[ControlAddress] = []
+        numbers: dict[tuple[PeerId, bool], int] = {}
         for i, text in enumerate(table.peers):
-            peer = self._parse(f"swarm.peers[{i}]", PeerAddress.parse, text)
+            key = f"swarm.peers[{i}]"
+            over_tcp = "/tcp/" in text
+            peer: PeerAddress | ControlAddress
+            if over_tcp:
+                peer = self._parse(key, ControlAddress.parse, text)
+            else:
+                peer = self._parse(key, PeerAddress.parse, text)
             if peer.peer_id is None:
                 raise ConfigError(
-                    f"{self._file}: swarm.peers[{i}]: {text} does not say who must answer; add /p2p/PEER-ID"
+                    f"{self._file}: {key}: {text} does not say who must answer; add /p2p/PEER-ID"
                 )
-            if peer in peers:
-                raise ConfigError(f"{self._file}: swarm.peers[{i}]: {text} is named twice")
-            if peer.peer_id in numbers:
+            if peer in peers or peer in control_peers:
+                raise ConfigError(f"{self._file}: {key}: {text} is named twice")
+            if not over_tcp and (peer.peer_id, over_tcp) in numbers:
                 raise ConfigError(
-                    f"{self._file}: swarm.peers[{i}]: names the same node as "
-                    f"swarm.peers[{numbers[peer.peer_id]}]; every node needs an identity of its own "
-                    "(panal init --dir gives one)"
+                    f"{self._file}: {key}: names the same node as "
+                    f"swarm.peers[{numbers[peer.peer_id, over_tcp]}]; every node needs an identity of its "
+                    "own (panal init --dir gives one)"
                 )
-            numbers[peer.peer_id] = i
-            peers.append(peer)
+            numbers[peer.peer_id, over_tcp] = i
+            if isinstance(peer, PeerAddress):
+                peers.append(peer)
+            else:
+                control_peers.append(peer)
         listen = self._parse("swarm.listen", ListenAddress.parse, table.listen)
-        return SwarmConfig(listen=listen, peers=tuple(peers), backend=table.backend)
+        key_bytes = None if table.key is None else bytes.fromhex(table.key)
+        swarm = self._parse("swarm.name", lambda name: Swarm(name, key_bytes), table.name)
+        if swarm.is_private != (table.member is not None):
+            said, lacks = ("key", "member") if swarm.is_private else ("member", "key")
+            raise ConfigError(
+                f"{self._file}: swarm.{said} without swarm.{lacks}: a private swarm needs both; "
+                "panal swarm join writes them"
+            )
+        return SwarmConfig(
+            listen=listen,
+            peers=tuple(peers),
+            control_peers=tuple(control_peers),
+            backend=table.backend,
+            swarm=swarm,
+            member=None if table.member is None else self.path("swarm.member", table.member),
+            lan=table.lan,
+            control=self._control(table.control, listen),
+            advert_seconds=table.advert_seconds,
+        )
+
+    def _control(self, text: str | None, listen: ListenAddress) -> tuple[str, int] | None:
+        if text == "off":
+            return None
+        if text is None:
+            return listen.host, listen.port
+        return self._tcp("swarm.control", text)
+
+    def _tcp(self, key: str, text: str) -> tuple[str, int]:
+        return self._parse(key, parse_tcp_listen, text)
+
+    def relay(self, table: RelayTable) -> RelayConfig:
+        def path(key: str, text: str | None) -> Path | None:
+            return None if text is None else self.path(f"relay.{key}", text)
+
+        if (table.certificate is None) != (table.certificate_key is None):
+            raise ConfigError(
+                f"{self._file}: relay.certificate and relay.certificate_key belong together: give both"
+            )
+        return RelayConfig(
+            table=table,
+            websocket=None if table.websocket is None else self._tcp("relay.websocket", table.websocket),
+            certificate=path("certificate", table.certificate),
+            certificate_key=path("certificate_key", table.certificate_key),
+            ca=path("ca", table.ca),
+            announce=tuple(
+                self._parse(f"relay.announce[{i}]", ControlAddress.parse, text)
+                for i, text in enumerate(table.announce)
+            ),
+        )
 
     def backbone(self, table: BackboneTable) -> BackboneConfig:
         return BackboneConfig(

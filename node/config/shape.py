@@ -26,8 +26,15 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS
 MAX_CONTEXT = 1 << 20  # tokens; the longest context trained today, and KV memory ends long before
 MAX_UBATCH = 8192  # tokens; 16 times llama.cpp's default, a dispatch of them is already tens of MB
 MIN_DEADLINE, MAX_DEADLINE = 0.05, 600.0  # seconds: under the first no WAN answers, past it nobody waits
+MIN_ADVERT, MAX_ADVERT = (
+    10,
+    3600,
+)  # seconds: DHT operations take seconds, and a stale advert misleads for so long
+MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
+MAX_PROXIES = 64  # networks of one CDN
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]  # 4096: PATH_MAX
+Count = Annotated[int, Meta(ge=1, le=MAX_RELAY_COUNT)]
 
 
 class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +43,32 @@ class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
     listen: Text = DEFAULT_LISTEN
     peers: Annotated[tuple[Text, ...], Meta(max_length=MAX_PEERS)] = ()
     backend: Backend = "qh3"
+    name: Text = "panal"
+    key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    member: Text | None = None
+    lan: bool = True
+    control: Text | None = None
+    advert_seconds: Annotated[int, Meta(ge=MIN_ADVERT, le=MAX_ADVERT)] = 600
+
+
+class RelayTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[relay]"""
+
+    serve: bool = False
+    use: bool = True
+    websocket: Text | None = None
+    certificate: Text | None = None
+    certificate_key: Text | None = None
+    trusted_proxies: Annotated[tuple[Text, ...], Meta(max_length=MAX_PROXIES)] = ()
+    announce: Annotated[tuple[Text, ...], Meta(max_length=8)] = ()
+    ca: Text | None = None
+    reservations: Count = 128
+    reservations_per_ip: Count = 8
+    circuits: Count = 128
+    circuit_seconds: Annotated[int, Meta(ge=0)] = 6 * 3600
+    circuit_bytes: Annotated[int, Meta(ge=0)] = 16 << 30
+    circuit_bytes_per_second: Annotated[int, Meta(ge=1024)] = 8 << 20
+    bytes_per_second: Annotated[int, Meta(ge=1024)] = 16 << 20
 
 
 class EngineTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,6 +104,7 @@ class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
     store: Text | None = None
     identity: Text | None = None
     swarm: SwarmTable = field(default_factory=SwarmTable)
+    relay: RelayTable = field(default_factory=RelayTable)
     engine: EngineTable = field(default_factory=EngineTable)
     backbone: BackboneTable | None = None
     serve: Annotated[tuple[ServeTable, ...], Meta(max_length=MAX_SERVES)] = ()

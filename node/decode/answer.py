@@ -21,7 +21,7 @@ from node.engine.tokenizer import TextStream, Tokenizer
 from node.importing import Progress
 from node.model.store import Store
 from node.serve.opening import open_cells, open_trunk
-from routing.identity import Identity
+from node.swarm.place import Place
 from routing.wire.codecs import Codec
 from routing.wire.experts import Combine
 
@@ -79,7 +79,7 @@ async def configured_backbone(
         NotCovered: experts that neither this node nor a connected peer holds.
     """
     wanted = config.require_backbone()
-    identity = Identity.load_or_create(config.identity_path)
+    place = Place.of(config)
     library = llama.load(config.engine.library)
     store = Store(config.store)
     with ExitStack() as opened:
@@ -96,13 +96,12 @@ async def configured_backbone(
             context=wanted.context,
             ubatch=wanted.ubatch,
             deadline=wanted.deadline,
-            backend=config.swarm.backend,
         )
         async with live_backbone(
-            library, stored, identity=identity, peers=config.swarm.peers, settings=settings, home=home
+            library, stored, place=place, settings=settings, home=home
         ) as live:
-            if progress and config.swarm.peers:
-                progress(f"connecting to {len(config.swarm.peers)} peers", 0, 0)
+            if progress:
+                progress("looking for the peers that hold the experts", 0, 0)
             await live.covered()
             yield live
 

@@ -6,9 +6,10 @@ the decoding thread while the requests travel. A call of which everything is at 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import trio
 
@@ -17,15 +18,16 @@ from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
 from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings
-from routing.dispatch.errors import ExpertsUnavailable
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import PeerLookup, Star
 from routing.errors import LocalError, PanalError
+from routing.estimates import Estimates
 from routing.table import HolderTable
 from routing.wire.codecs import Float32Array
 
-SUSPECT_SECONDS = 30.0
-"""After a peer failed a call, others are asked first for so long: else each layer would wait for it again."""
+WEIGH_SECONDS = 0.25
+"""How often the table hears what peers cost, and at once when somebody is doubted: a plan is made for each
+layer of each token, and a choice that lasts a quarter of a second is fresh enough."""
 
 
 class Interrupted(LocalError):
@@ -39,7 +41,7 @@ class _Ticket:
         self.call = call
         self.done = threading.Event()
         self.result: Float32Array | None = None
-        self.stats: CallStats | None = None
+        self.stats = CallStats()
         self.error: PanalError | None = None
         self.home_ready = trio.Event()
         self.home_rows: Float32Array | None = None
@@ -71,7 +73,11 @@ class SwarmPort:
         self._kernels = kernels
         self._table = table
         self._settings = settings
-        self._star = Star(peers, self._from_home)
+        self._peers = peers
+        self.estimates = Estimates()
+        self._star = Star(peers, self._from_home, self.estimates)
+        self._weigh_at = -math.inf
+        self._changes_weighed = 0
         self._waiting: dict[int, _Ticket] = {}  # by id of the call, for `_from_home`
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
@@ -85,7 +91,9 @@ class SwarmPort:
             self._token = trio.lowlevel.current_trio_token()
             task_status.started()
             try:
-                await trio.sleep_forever()
+                while True:
+                    self._weigh()
+                    await trio.sleep(WEIGH_SECONDS)
             finally:
                 self._nursery = None
                 self._stopped = True
@@ -96,7 +104,6 @@ class SwarmPort:
         if self._stopped:  # also where everything is at home and nobody would be waited for
             raise Interrupted("the node is shutting down")
         call = inputs.call
-        self._table.forgive(time.monotonic())
         holders = self._table.holders(call.layer, call.index)
         if not holders.holders or holders.holders[0].peer_id != HOME:
             return self._send(self._moe_call(inputs), holders)
@@ -121,9 +128,10 @@ class SwarmPort:
             return ticket
         begun = time.perf_counter()
         ticket.done.wait()
-        if ticket.stats is not None:
+        self.ledger.count_faults(ticket.stats)
+        if ticket.result is not None:
             self.ledger.count_call(ticket.stats, len(ticket.call.ids), time.perf_counter() - begun)
-        if ticket.result is None:
+        else:
             raise ticket.error or Interrupted("the node is shutting down")
         return ticket.result
 
@@ -172,20 +180,30 @@ class SwarmPort:
     async def _carry(self, ticket: _Ticket, holders: LayerHolders) -> None:
         self._waiting[id(ticket.call)] = ticket
         try:
-            ticket.result, ticket.stats = await self._star.dispatch(ticket.call, holders, self._settings)
-            self._suspect(failure.peer_id for failure in ticket.stats.failures)
-        except ExpertsUnavailable as error:
-            ticket.error = error
-            self._suspect(error.reasons)
+            ticket.result, _ = await self._star.dispatch(ticket.call, holders, self._settings, ticket.stats)
         except PanalError as error:
             ticket.error = error
         finally:
             del self._waiting[id(ticket.call)]
+            self._weigh()  # before the next layer is planned: what hangs is waited for once
             ticket.done.set()
 
-    def _suspect(self, peers: Iterable[str]) -> None:
-        for peer in peers:
-            self._table.suspect(peer, time.monotonic() + SUSPECT_SECONDS)
+    def _weigh(self) -> None:
+        """Tell the table what is known of the peers, if it is time to."""
+        now = trio.current_time()
+        if now < self._weigh_at and self._changes_weighed == self.estimates.changes:
+            return
+        self._weigh_at = now + WEIGH_SECONDS
+        self._changes_weighed = self.estimates.changes
+        costs: dict[str, float] = {}
+        doubted: list[str] = []
+        for peer_id in self._table.peers():
+            peer = self._peers(peer_id)
+            if peer is not None:
+                costs[peer_id] = self.estimates.cost(peer_id, peer.path, now, rtt=peer.rtt)
+                if self.estimates.doubted(peer_id, peer.path, now):
+                    doubted.append(peer_id)
+        self._table.weigh(costs, doubted)
 
     async def _from_home(self, call: MoeCall, _part: ServerCall) -> Float32Array:
         ticket = self._waiting[id(call)]

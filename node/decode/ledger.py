@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
@@ -22,6 +23,9 @@ class TripsReport(msgspec.Struct, frozen=True):
         bytes_per_token_layer: both ways together, over (token, MoE call) pairs that were sent out.
         waited: seconds the decoding thread stood waiting; computed_home: seconds in kernels at home.
         slowest_peer: who was last to answer most often; "" without remote experts.
+        hedges, hedges_won: requests sent because another's answer was late; those whose answers were taken.
+        moved: parts of calls that failed and were given to other peers.
+        late, failures: how often each peer's answer was late, and how often it failed.
     """
 
     passes: int
@@ -36,6 +40,11 @@ class TripsReport(msgspec.Struct, frozen=True):
     waited: float
     computed_home: float
     slowest_peer: str
+    hedges: int = 0
+    hedges_won: int = 0
+    moved: int = 0
+    late: dict[str, int] = {}
+    failures: dict[str, int] = {}
 
 
 @dataclass
@@ -50,6 +59,11 @@ class TripsLedger:
     bytes_back: int = 0
     waited: float = 0.0
     computed_home: float = 0.0
+    hedges: int = 0
+    hedges_won: int = 0
+    moved: int = 0
+    late: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
     _slowest: dict[str, int] = field(default_factory=dict)
     _tokens_sent: int = 0
     _calls_before: int = 0
@@ -67,6 +81,14 @@ class TripsLedger:
         if stats.slowest is not None:
             peer = stats.slowest.peer_id
             self._slowest[peer] = self._slowest.get(peer, 0) + 1
+
+    def count_faults(self, stats: CallStats) -> None:
+        """Add what went wrong in a call, whether or not it succeeded in the end."""
+        self.hedges += stats.hedges
+        self.hedges_won += stats.hedges_won
+        self.moved += stats.moved
+        self.late.update(stats.late)
+        self.failures.update(failure.peer_id for failure in stats.failures)
 
     def count_home(self, seconds: float, *, whole: bool) -> None:
         """Add what was computed at home; `whole`: the call needed nobody else."""
@@ -97,4 +119,9 @@ class TripsLedger:
             waited=round(self.waited, 4),
             computed_home=round(self.computed_home, 4),
             slowest_peer=max(self._slowest, key=lambda peer: self._slowest[peer], default=""),
+            hedges=self.hedges,
+            hedges_won=self.hedges_won,
+            moved=self.moved,
+            late=dict(self.late),
+            failures=dict(self.failures),
         )

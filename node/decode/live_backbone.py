@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -17,13 +17,11 @@ from node.engine.library import Library
 from node.model.manifest import Manifest
 from node.model.store import StoredModel
 from node.serve.cells import Cells
+from node.swarm.node import Role, SwarmNode
+from node.swarm.place import Place
 from routing.dispatch.call import WireSettings
 from routing.dispatch.errors import name_experts
 from routing.errors import PeerError
-from routing.identity import Identity
-from routing.links import PeerLinks
-from routing.multiaddr import PeerAddress
-from routing.quic.endpoint import Endpoint
 from routing.table import CallShape, HolderTable
 from routing.wire.codecs import CODEC_NAMES, Codec
 from routing.wire.experts import Combine
@@ -56,7 +54,6 @@ class BackboneSettings:
         context: tokens of KV cache; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
         ubatch: rows of a graph.
         deadline: seconds for a call's answer.
-        backend: which QUIC core.
     """
 
     threads: int
@@ -65,17 +62,17 @@ class BackboneSettings:
     context: int | None = None
     ubatch: int = 512
     deadline: float = 30.0
-    backend: str = "qh3"
 
 
 class LiveBackbone:
     """A backbone whose peers are being kept connected."""
 
-    def __init__(self, backbone: Backbone, port: SwarmPort, table: HolderTable, links: PeerLinks) -> None:
+    def __init__(self, backbone: Backbone, port: SwarmPort, table: HolderTable, node: SwarmNode) -> None:
         self.backbone = backbone
         self.port = port
         self.table = table
-        self.links = links
+        self.node = node
+        self.links = node.links
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run something that makes passes, on a thread; cancelling ends its next wait for experts."""
@@ -96,8 +93,8 @@ class LiveBackbone:
         if not missing:
             return
         failures = [
-            reason if str(address) in reason else f"{address}: {reason}"
-            for address, reason in self.links.failures().items()
+            reason if label in reason else f"{label}: {reason}"
+            for label, reason in self.links.failures().items()
         ]
         failures += [
             f"{peer} {', '.join(told) or 'serves nothing'}, asked is {self.backbone.stored.model_id[:12]}"
@@ -119,8 +116,7 @@ async def live_backbone(
     library: Library,
     stored: StoredModel,
     *,
-    identity: Identity,
-    peers: Sequence[PeerAddress],
+    place: Place,
     settings: BackboneSettings,
     home: Cells | None = None,
     watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
@@ -128,6 +124,7 @@ async def live_backbone(
     """Open a backbone, dial its peers, and close everything in order afterwards.
 
     Args:
+        place: in which swarm, and as whom.
         home: cells computed here instead of by peers.
         watch: wraps the port that the hook talks to; for comparisons.
     """
@@ -145,18 +142,17 @@ async def live_backbone(
             if (held := cells.find(key, call.layer, call.index)) is not None
         }
     )
-    endpoint = Endpoint(identity, backend=settings.backend, accept=False)
-    links = PeerLinks(endpoint, peers, on_connected=table.connected, on_lost=table.disconnected)
+    role = Role(serves=False, wanted_model=stored.model_id)
+    node = SwarmNode(place, role, on_connected=table.connected, on_lost=table.disconnected)
     wire = WireSettings(settings.wire, settings.wire, settings.combine, settings.deadline)
     port = SwarmPort(
-        stored.model_id, cells=cells, kernels=kernels, table=table, peers=links.find, settings=wire
+        stored.model_id, cells=cells, kernels=kernels, table=table, peers=node.links.find, settings=wire
     )
     backbone: Backbone | None = None
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(endpoint.run)
+            await nursery.start(node.run)
             await nursery.start(port.run)
-            nursery.start_soon(links.run)
             backbone = await trio.to_thread.run_sync(
                 lambda: Backbone(
                     library,
@@ -167,9 +163,10 @@ async def live_backbone(
                     threads=settings.threads,
                 )
             )
-            yield LiveBackbone(backbone, port, table, links)
+            yield LiveBackbone(backbone, port, table, node)
             nursery.cancel_scope.cancel()
     finally:
+        node.close()
         if backbone is not None:
             backbone.close()
         kernels.close()

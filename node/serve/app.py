@@ -1,4 +1,4 @@
-"""A serving node: its cells, its expert server and its QUIC endpoint in one nursery."""
+"""A serving node: its cells, its expert server and its place in the swarm in one nursery."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from dataclasses import dataclass
 import trio
 
 from node.config import NodeConfig
-from node.config.own_address import dialable
 from node.engine import library as llama
 from node.engine.kernels import Kernels
 from node.importing import Progress
 from node.model.store import Store
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
-from routing.identity import Identity
-from routing.multiaddr import ListenAddress
-from routing.quic.endpoint import Endpoint
+from node.swarm.announcing import Offered
+from node.swarm.node import Role, SwarmNode
+from node.swarm.place import Place
+from routing.advert_rows import Offer
+from routing.routes import Route
 from routing.wire import holdings, messages
 from routing.wire.holdings import Slice
 
@@ -31,28 +32,61 @@ class Serving:
     """
 
     server: ExpertServer
-    endpoint: Endpoint
+    node: SwarmNode
     address: str
     cells: int
     slices: Sequence[Slice]
 
 
+@dataclass(frozen=True)
+class Watching:
+    """Who is told what happens in the swarm; called on the event loop, must not wait.
+
+    Attributes:
+        heard: each advert that changed the table, by its offer.
+        routed: each peer whose route was chosen or changed.
+    """
+
+    heard: Callable[[Offer], None] = lambda offer: None
+    routed: Callable[[str, Route], None] = lambda peer_id, route: None
+
+
 async def serve(
-    config: NodeConfig, *, on_ready: Callable[[Serving], Awaitable[None]], progress: Progress | None = None
+    config: NodeConfig,
+    *,
+    on_ready: Callable[[Serving], Awaitable[None]],
+    progress: Progress | None = None,
+    watching: Watching = Watching(),  # noqa: B008  (frozen)
 ) -> None:
     """Serve the config's slices until `on_ready` returns, or forever if it does not, or until cancelled."""
-    entries = config.require_serve()
-    identity = Identity.load_or_create(config.identity_path)
-    listen = (config.swarm.listen.host, config.swarm.listen.port)
+    entries = config.serve if config.relay.table.serve else config.require_serve()
+    place = Place.of(config)
     library = llama.load(config.engine.library)
-    # Bound before the models are opened: a port in use is told at once, not after minutes.
     kernels = Kernels(library, threads=config.engine.threads)
     ready: list[ExpertServer] = []
-    handlers = {
-        messages.PROTOCOL_ID: lambda stream: ready[0].serve_experts(stream),
-        holdings.PROTOCOL_ID: lambda stream: ready[0].serve_slices(stream),
-    }
-    endpoint = Endpoint(identity, listen=listen, backend=config.swarm.backend, handlers=handlers)
+
+    def offered() -> Offered:
+        told = ready[0].holdings
+        return Offered(
+            name=told.name,
+            slices=told.slices,
+            codecs=told.codecs,
+            combines=told.combines,
+            max_rows=told.max_rows,
+            load=ready[0].load(),
+            versions=told.versions,
+        )
+
+    role = Role(
+        serves=True,
+        offered=offered,
+        handlers={
+            messages.PROTOCOL_ID: lambda stream: ready[0].serve_experts(stream),
+            holdings.PROTOCOL_ID: lambda stream: ready[0].serve_slices(stream),
+        },
+    )
+    # Bound before the models are opened: a port in use is told at once, not after minutes.
+    node = SwarmNode(place, role, on_route=watching.routed, on_heard=watching.heard)
     try:
         with await trio.to_thread.run_sync(
             open_cells, library, Store(config.store), entries, progress
@@ -61,15 +95,13 @@ async def serve(
             ready.append(server)
             try:
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(endpoint.run)
-                    bound = dialable(ListenAddress(*endpoint.local_address))
-                    address = f"{bound}/p2p/{identity.peer_id}"
+                    await nursery.start(node.run)
                     await on_ready(
-                        Serving(server, endpoint, address, opened.cells.count(), opened.cells.slices())
+                        Serving(server, node, node.address, opened.cells.count(), opened.cells.slices())
                     )
                     nursery.cancel_scope.cancel()
             finally:
                 server.close()
     finally:
-        endpoint.close()
+        node.close()
         kernels.close()

@@ -52,6 +52,9 @@ class ExpertServer:
 
     Args:
         name: what this node is called, told to peers.
+
+    Attributes:
+        holdings: what it tells peers that it serves.
     """
 
     def __init__(self, cells: Cells, kernels: Kernels, *, name: str) -> None:
@@ -60,16 +63,15 @@ class ExpertServer:
         self._thread = ComputeThread("panal-experts")
         self._mean_seconds = 0.0
         self.counts = ServerCounts()
-        self._told = holdings.encode_holdings(
-            holdings.Holdings(
-                versions=[messages.VERSION],
-                name=name,
-                slices=list(cells.slices()),
-                codecs=list(CODEC_NAMES),
-                combines=[combine.name.lower() for combine in Combine],
-                max_rows=MAX_ROWS,
-            )
+        self.holdings = holdings.Holdings(
+            versions=[messages.VERSION],
+            name=name,
+            slices=list(cells.slices()),
+            codecs=list(CODEC_NAMES),
+            combines=[combine.name.lower() for combine in Combine],
+            max_rows=MAX_ROWS,
         )
+        self._told = holdings.encode_holdings(self.holdings)
 
     @property
     def kernels(self) -> Kernels:
@@ -129,12 +131,12 @@ class ExpertServer:
             codec=request.codec_back,
             combine=request.combine,
             compute_us=min(round(seconds * 1e6), 0xFFFFFFFF),
-            load=self._load(),
+            load=self.load(),
         )
 
     def _admit(self, request: ExpertsRequest) -> HeldCall | Refusal:
         """The experts to ask, or why not."""
-        load = self._load()
+        load = self.load()
 
         def refuse(code: RefusalCode, text: str, missing: tuple[int, ...] = ()) -> Refusal:
             return refusal_to(request, code, text, missing=missing, load=load)
@@ -195,5 +197,6 @@ class ExpertServer:
             )
         return y, time.perf_counter() - begun
 
-    def _load(self) -> int:
+    def load(self) -> int:
+        """Milliseconds that a call arriving now would wait."""
         return min(math.ceil(self._thread.waiting * self._mean_seconds * 1000), 0xFFFF)

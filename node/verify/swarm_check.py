@@ -15,8 +15,8 @@ from node.importing import Progress
 from node.model.gguf.map import MappedModel
 from node.model.store import Store
 from node.serve.opening import open_cells, open_whole
+from node.swarm.place import Place
 from node.verify.comparison import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
-from routing.identity import Identity
 from routing.wire.codecs import Codec
 from routing.wire.experts import Combine
 
@@ -42,7 +42,7 @@ async def check_swarm(
     say = progress or (lambda what, done, total: None)
     wanted = config.require_backbone()
     mode, codec = Combine[(combine or wanted.combine).upper()], Codec[(wire or wanted.wire).upper()]
-    identity = Identity.load_or_create(config.identity_path)
+    place = Place.of(config)
     library = llama.load(config.engine.library)
     stored, model = await trio.to_thread.run_sync(
         open_whole, library, Store(config.store), wanted.model, progress
@@ -55,7 +55,6 @@ async def check_swarm(
         context=max(rows, MIN_CONTEXT),
         ubatch=max(batches),
         deadline=wanted.deadline,
-        backend=config.swarm.backend,
     )
     whole = tuple(part.path for part in model.parts)
     with ExitStack() as opened:
@@ -79,8 +78,7 @@ async def check_swarm(
         async with live_backbone(
             library,
             stored,
-            identity=identity,
-            peers=config.swarm.peers,
+            place=place,
             settings=settings,
             home=home,
             watch=wrap,

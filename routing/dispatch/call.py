@@ -60,7 +60,8 @@ class WireSettings:
         codec_back: for the answers.
         combine: rows or sum. Where each slot has its own row, rows are asked for either way: a sum would
             save nothing.
-        timeout: seconds for each server's answer, sent along as its deadline.
+        timeout: seconds for each server's answer, sent along as its deadline: the hard one. How soon a peer
+            counts as late, so that others are asked too, is measured (routing.estimates).
     """
 
     codec: Codec = Codec.F32
@@ -111,15 +112,23 @@ class CallStats:
         bytes_out: requests with their length prefixes, as streams carried them; failed ones too.
         bytes_back: answers and refusals, likewise.
         servers: answered requests, in order of arrival.
-        failures: peers that failed; the owner of the routing table wants to know.
+        failures: peers that failed.
+        late: peers whose answer was not there when it should have been; it may have come after all.
+        moved: parts of failed peers that were given to others.
+        hedges, hedges_won: requests sent because another's answer was late; those whose answers were taken.
         home_pairs: pairs computed at home.
-        waves: 0 if no peer was sent anything, 1 if all answered at once, 2 and more after failures.
+        waves: 0 if no peer was sent anything, 1 if all answered at once, 2 and more after failures and
+            hedges.
     """
 
     bytes_out: int = 0
     bytes_back: int = 0
     servers: list[ServerStats] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    moved: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
     home_pairs: int = 0
     waves: int = 0
 

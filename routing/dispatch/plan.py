@@ -4,14 +4,18 @@ Rules
 1. All rows of an expert in a call go to one server. Kernels may give other last bits for a batch than for
    its rows one by one (design/llama-hook.md), so a call's rows of an expert are never split.
 2. What is held at home is computed at home.
-3. The rest goes to as few servers as a greedy cover finds: each step takes the peer that holds the most
-   of what is left; among equals the one that holds more of the layer, then the one named first. Peers in
-   reserve come after all others.
+3. The slowest answer is what a call waits for. So the fastest servers that together hold what is needed set
+   a bar, and who is clearly slower than the slowest of these is left out.
+4. The rest goes to as few servers as a greedy cover finds: each step takes the peer that holds the most
+   of what is left; among equals the cheapest, then the one that holds more of the layer, then the one named
+   first. Peers in reserve come after all others.
+
+Costs come in with the holders as plain numbers: the same holders give the same plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +28,11 @@ from routing.errors import LocalError
 HOME = "home"
 """The peer id of this node's own cells in a plan. No libp2p peer id is so short."""
 
+BAR_SHARE = 0.25
+BAR_SECONDS = 0.01
+"""How much slower than the slowest of the fastest set a server may be and still take part: about what one
+more server in the call costs in messages, and in the chance that one of them is late."""
+
 IntArray = npt.NDArray[np.integer[Any]]
 IndexArray = npt.NDArray[np.intp]
 
@@ -35,10 +44,12 @@ class Holder:
     Attributes:
         peer_id: the peer, or `HOME`.
         held: its experts of the layer, expert e as bit e.
+        cost: seconds in which it should answer a small call; 0 at home and where nothing is known.
     """
 
     peer_id: str
     held: int
+    cost: float = 0.0
 
     @classmethod
     def of(cls, peer_id: str, experts: Iterable[int]) -> Holder:
@@ -65,7 +76,7 @@ class LayerHolders:
 
     Attributes:
         layer: block number, for errors.
-        holders: in order of preference; a peer id occurs once.
+        holders: in order of preference, cheapest first; a peer id occurs once.
         formerly: experts as bits by the peers that used to hold them, with what is known of their
             absence (`"left 3 s ago"`): named if the experts are missed.
         reserve: asked only for experts that none of `holders` has: peers that failed a moment ago.
@@ -81,7 +92,7 @@ class LayerHolders:
 
         def left(holders: tuple[Holder, ...]) -> tuple[Holder, ...]:
             kept = (
-                Holder(peer_id, holder.held & ~experts) if holder.peer_id == peer_id else holder
+                Holder(peer_id, holder.held & ~experts, holder.cost) if holder.peer_id == peer_id else holder
                 for holder in holders
             )
             return tuple(holder for holder in kept if holder.held)
@@ -89,6 +100,24 @@ class LayerHolders:
         lost = experts | self.formerly.get(peer_id, (0, ""))[0]
         formerly = {**self.formerly, peer_id: (lost, reason)}
         return LayerHolders(self.layer, left(self.holders), formerly, left(self.reserve))
+
+    def only(self, may: Callable[[str], bool]) -> LayerHolders:
+        """The same without the peers that may not be asked now, of whom nothing is said."""
+        return LayerHolders(
+            self.layer,
+            tuple(holder for holder in self.holders if may(holder.peer_id)),
+            self.formerly,
+            tuple(holder for holder in self.reserve if may(holder.peer_id)),
+        )
+
+    def demoted(self, peers: Collection[str]) -> LayerHolders:
+        """The same with these peers in reserve."""
+        return LayerHolders(
+            self.layer,
+            tuple(holder for holder in self.holders if holder.peer_id not in peers),
+            self.formerly,
+            self.reserve + tuple(holder for holder in self.holders if holder.peer_id in peers),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +185,7 @@ def plan(
 
 
 def assign(needed: Iterable[int], holders: LayerHolders) -> list[tuple[str, list[int]]]:
-    """Give each needed expert to exactly one holder (rules 2 and 3).
+    """Give each needed expert to exactly one holder (rules 2 to 4).
 
     Returns:
         (peer id, its experts ascending), home first, then in the order they were chosen.
@@ -168,18 +197,18 @@ def assign(needed: Iterable[int], holders: LayerHolders) -> list[tuple[str, list
     for expert in needed:
         left |= 1 << expert
     chosen: list[tuple[str, list[int]]] = []
-    candidates = list(holders.holders)
-    reserve = list(holders.reserve)
+    candidates = _quick_enough(holders.holders, left)
+    reserve = holders.reserve
     while left:
         best: Holder | None = None
-        best_key = (False, 0, 0)
+        best_key = (False, 0, 0.0, 0)
         for holder in candidates:
             covered = (holder.held & left).bit_count()
-            key = (holder.peer_id == HOME, covered, holder.held.bit_count())
-            if covered and key > best_key:
+            key = (holder.peer_id == HOME, covered, -holder.cost, holder.held.bit_count())
+            if covered and (best is None or key > best_key):
                 best, best_key = holder, key
         if best is None and reserve:
-            candidates, reserve = reserve, []
+            candidates, reserve = _quick_enough(reserve, left), ()
             continue
         if best is None:
             raise _no_holder(_numbers(left), left, holders)
@@ -187,6 +216,20 @@ def assign(needed: Iterable[int], holders: LayerHolders) -> list[tuple[str, list
         left &= ~best.held
         candidates.remove(best)
     return chosen
+
+
+def _quick_enough(holders: Sequence[Holder], needed: int) -> list[Holder]:
+    """The holders that may take part (rule 3); they are ordered by cost."""
+    bar = 0.0
+    left = needed
+    for holder in holders:
+        if holder.held & left:
+            left &= ~holder.held
+            bar = max(bar, holder.cost)
+            if not left:
+                break
+    bar += max(bar * BAR_SHARE, BAR_SECONDS)
+    return [holder for holder in holders if holder.cost <= bar]
 
 
 def _distinct(chosen: IntArray, layer: int) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from routing.errors import PeerError
 from routing.quic.connection import Connection
-from routing.quic.errors import StreamClosed
+from routing.quic.errors import MessageTooLarge, StreamClosed
 from routing.quic.stream import Stream
 from routing.wire.experts import (
     ExpertsAnswer,
@@ -28,16 +28,31 @@ IDLE_STREAMS = 8
 
 
 class QuicExpertPeer:
-    """A connected expert server (`routing.dispatch.star.ExpertPeer`)."""
+    """A connected expert server (`routing.dispatch.star.ExpertPeer`).
 
-    def __init__(self, connection: Connection, label: Callable[[str], str] = lambda peer: peer) -> None:
+    Attributes:
+        path: the route the connection takes, as a key for what is measured on it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        label: Callable[[str], str] = lambda peer: peer,
+        *,
+        path: str = "direct",
+    ) -> None:
         self.connection = connection
+        self.path = path
         self._label = label
         self._idle: list[Stream] = []
 
     @property
     def peer_id(self) -> str:
         return self.connection.peer_id
+
+    @property
+    def rtt(self) -> float:
+        return self.connection.rtt
 
     async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
         """Ask once.
@@ -52,6 +67,8 @@ class QuicExpertPeer:
             await stream.send_message(encode_message(request))
             reply = decode_message(await stream.receive_message(max_reply_bytes(request)), peer=self.peer_id)
             clean = True
+        except MessageTooLarge as error:
+            raise ProtocolError(f"{self._label(self.peer_id)}: {error}", peer=self.peer_id) from None
         except StreamClosed:
             if self.connection.is_open:
                 raise PeerError(

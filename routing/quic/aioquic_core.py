@@ -141,7 +141,10 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
         self._settings = settings
         self._expected_peer_id = expected_peer_id
         self._context = tls.MutualContext(
-            is_client=is_client, certificate=settings.certificate, expected_peer_id=expected_peer_id
+            is_client=is_client,
+            certificate=settings.certificate,
+            swarm=settings.swarm,
+            expected_peer_id=expected_peer_id,
         )
         self._held = False
         self._pings = 0
@@ -267,6 +270,7 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
         context = tls.MutualContext(
             is_client=self._is_client,
             certificate=self._settings.certificate,
+            swarm=self._settings.swarm,
             expected_peer_id=self._expected_peer_id,
         )
         context.handshake_extensions = self.tls.handshake_extensions

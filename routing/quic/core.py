@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from routing.errors import LocalError
 from routing.identity import PeerId
+from routing.membership import OPEN_SWARM, Swarm
 from routing.quic.certificate import NodeCertificate
 
 Address = tuple[str, int]
@@ -44,12 +45,14 @@ class CoreSettings:
         stream_window: bytes a peer may send on one stream beyond what was read.
         connection_window: the same for all streams of a connection together.
         idle_timeout: seconds without any packet after which QUIC itself gives up.
+        swarm: whose members are let in.
     """
 
     certificate: NodeCertificate
     stream_window: int
     connection_window: int
     idle_timeout: float
+    swarm: Swarm = OPEN_SWARM
 
 
 class CoreListener(Protocol):
@@ -97,7 +100,7 @@ class QuicCore(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Why we refused the peer's identity, if we did."""
+        """Why we refused the peer's identity or membership, if we did."""
 
     @property
     def peer_address(self) -> Address:

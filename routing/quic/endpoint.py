@@ -172,7 +172,8 @@ class Endpoint:
             address: where, and who must answer; without a peer id whoever answers is accepted. May be the
                 address of a carried path.
             timeout: seconds.
-            fresh: dial although there is a live connection: for a better way to the same peer.
+            fresh: dial although there is a live connection, for a better way to the same peer; cancelled, the
+                dial is given up.
 
         Raises:
             WrongPeer: another identity answered, or none that is valid.
@@ -186,7 +187,9 @@ class Endpoint:
             if live is not None:
                 await trio.lowlevel.checkpoint()
                 return live
-        key: object = address if fresh else address.peer_id or (address.host, address.port)
+        if fresh:
+            return await self._dial_once(address, timeout)
+        key: object = address.peer_id or (address.host, address.port)
         deadline = trio.current_time() + timeout
         while (dial := self._dials.get(key)) is not None:
             with trio.move_on_at(deadline) as patience:
@@ -328,12 +331,14 @@ class Endpoint:
         host = address.host if is_carried(address.host) else self._udp.reachable(address.host)
         remote = (host, address.port)
         connection = self._new_connection(remote, expected_peer_id=address.peer_id)
+        wanted = False
         try:
             connection.core.connect(remote, self.now())
             connection.flush()
             with trio.move_on_after(timeout):
                 await connection.handshake_over.wait()
             if connection.is_open:
+                wanted = True
                 return connection
             if connection.close_reason is None:
                 raise _no_answer(address, timeout)
@@ -341,7 +346,7 @@ class Endpoint:
                 raise WrongPeer(f"dialing {address}: {connection.core.refusal}", peer=address.peer_id or "")
             raise ConnectFailed(f"dialing {address}: {connection.close_reason}", peer=address.peer_id or "")
         finally:
-            if not connection.is_open:
+            if not wanted:
                 connection.shut(CLOSE_NORMAL, "dial given up")
 
     async def _handle(self, stream: Stream, handler: Handler) -> None:

@@ -135,7 +135,10 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         super().__init__(configuration=configuration, original_destination_connection_id=original_destination)
         self._listener = listener
         self._context = tls.MutualContext(
-            is_client=is_client, certificate=settings.certificate, expected_peer_id=expected_peer_id
+            is_client=is_client,
+            certificate=settings.certificate,
+            swarm=settings.swarm,
+            expected_peer_id=expected_peer_id,
         )
         self._settings = settings
         self._expected_peer_id = expected_peer_id
@@ -281,6 +284,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         self._context = tls.MutualContext(
             is_client=self._is_client,
             certificate=self._settings.certificate,
+            swarm=self._settings.swarm,
             expected_peer_id=self._expected_peer_id,
         )
         bridge = _Bridge(

@@ -1,19 +1,27 @@
-"""TLS 1.3 for libp2p's QUIC: aioquic's engine, mutual, with the identity checked inside the handshake.
+"""TLS 1.3 for libp2p's QUIC: aioquic's engine, mutual, with identity and membership checked inside the
+handshake.
 
 Both QUIC backends use it. The check runs when the peer's CertificateVerify arrives, before either
-side has keys for application data from the other: a wrong peer neither gets nor gives one byte.
+side has keys for application data from the other: a wrong peer, or one that is not of our swarm, neither
+gets nor gives one byte.
 """
 
 from __future__ import annotations
 
 import datetime
 import ssl
-from typing import Any
+from typing import Any, NoReturn
 
 from aioquic import tls
 
 from routing.identity import PeerId
-from routing.quic.certificate import BadCertificate, NodeCertificate, verify_certificate
+from routing.membership import Swarm, check_proof
+from routing.quic.certificate import (
+    BadCertificate,
+    NodeCertificate,
+    membership_shown,
+    verify_certificate,
+)
 
 ALPN = "libp2p"
 
@@ -34,16 +42,22 @@ class AlertCertificateRequired(tls.Alert):  # type: ignore[misc]
     description = tls.AlertDescription.certificate_required
 
 
+class AlertAccessDenied(tls.Alert):  # type: ignore[misc]
+    """RFC 8446, section 6.2: the certificate is valid, but its holder may not come in."""
+
+    description = tls.AlertDescription.access_denied
+
+
 class MutualContext(tls.Context):  # type: ignore[misc]
     """One connection's TLS state.
 
     Attributes:
         peer_id: who the peer has proven to be, None before it has.
-        refusal: why its identity was refused, None if it wasn't; one line for an error text.
+        refusal: why its identity or membership was refused, None if it wasn't; one line for an error text.
     """
 
     def __init__(
-        self, *, is_client: bool, certificate: NodeCertificate, expected_peer_id: PeerId | None
+        self, *, is_client: bool, certificate: NodeCertificate, swarm: Swarm, expected_peer_id: PeerId | None
     ) -> None:
         super().__init__(
             is_client=is_client,
@@ -55,6 +69,7 @@ class MutualContext(tls.Context):  # type: ignore[misc]
         self.certificate = certificate.certificate
         self.certificate_private_key = certificate.private_key
         self._request_client_certificate = not is_client
+        self._swarm = swarm
         self._expected_peer_id = expected_peer_id
         self.peer_id: PeerId | None = None
         self.refusal: str | None = None
@@ -69,10 +84,14 @@ class MutualContext(tls.Context):  # type: ignore[misc]
         now = datetime.datetime.now(datetime.UTC)
         try:
             peer_id = verify_certificate(self._peer_certificate, self._peer_certificate_chain, now)
+            shown = membership_shown(self._peer_certificate)
         except BadCertificate as error:
-            self._refuse(str(error))
+            self._refuse(tls.AlertBadCertificate, str(error))
         if self._expected_peer_id is not None and peer_id != self._expected_peer_id:
-            self._refuse(f"{peer_id} answered instead of {self._expected_peer_id}")
+            self._refuse(tls.AlertBadCertificate, f"{peer_id} answered instead of {self._expected_peer_id}")
+        objection = check_proof(self._swarm, shown, peer_id, now.timestamp())
+        if objection:
+            self._refuse(AlertAccessDenied, f"{peer_id} {objection}")
         self.peer_id = peer_id
 
     def _server_handle_certificate(self, input_buf: Any) -> None:
@@ -81,6 +100,6 @@ class MutualContext(tls.Context):  # type: ignore[misc]
             self.refusal = "the client sent no certificate"
             raise AlertCertificateRequired(self.refusal)
 
-    def _refuse(self, reason: str) -> None:
+    def _refuse(self, alert: type[tls.Alert], reason: str) -> NoReturn:
         self.refusal = reason
-        raise tls.AlertBadCertificate(reason)
+        raise alert(reason)

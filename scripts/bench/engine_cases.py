@@ -33,6 +33,7 @@ from node.local_swarm import LocalSwarm
 from node.model.gguf.map import MappedModel
 from node.model.store import StoredModel
 from node.serve.cells import Cells
+from node.swarm.place import Place
 from node.verify.comparison import held_whole
 from routing.identity import Identity
 from routing.wire.codecs import Float32Array
@@ -155,7 +156,11 @@ async def _open(
     peers: Sequence[Any],
 ) -> AsyncIterator[LiveBackbone]:
     async with live_backbone(
-        library, stored, identity=Identity.load_or_create(key), peers=peers, settings=settings, home=home
+        library,
+        stored,
+        place=Place.among(peers, identity=Identity.load_or_create(key)),
+        settings=settings,
+        home=home,
     ) as live:
         yield live
 

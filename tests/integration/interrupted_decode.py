@@ -19,6 +19,7 @@ from node.engine.sampler import Sampler, SamplingSettings
 from node.importing import import_model
 from node.interrupt import run_interruptible
 from node.model.store import Store
+from node.swarm.place import Place
 from routing.identity import Identity
 from routing.multiaddr import PeerAddress
 from routing.quic.endpoint import Endpoint
@@ -57,7 +58,7 @@ async def main(folder: Path) -> None:
         address = PeerAddress(*server.local_address, server.identity.peer_id)
         settings = BackboneSettings(threads=1, context=256, deadline=600.0)
         async with live_backbone(
-            library, stored, identity=Identity.generate(), peers=[address], settings=settings
+            library, stored, place=Place.among([address], identity=Identity.generate()), settings=settings
         ) as live:
             await live.covered()
             session = Session(live.backbone)

@@ -17,6 +17,7 @@ from node.engine.tokenizer import Tokenizer
 from node.importing import import_model
 from node.local_swarm import LocalSwarm
 from node.model.store import Store, StoredModel
+from node.swarm.place import Place
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.identity import Identity
 
@@ -52,8 +53,7 @@ def test_a_lost_server_is_named_and_taken_back(
         async with live_backbone(
             llama.load(),
             stored,
-            identity=Identity.load_or_create(tmp_path / "me.key"),
-            peers=swarm.addresses,
+            place=Place.among(swarm.addresses, identity=Identity.load_or_create(tmp_path / "me.key")),
             settings=BackboneSettings(threads=1, context=256),
         ) as live:
             await live.covered()
@@ -100,8 +100,7 @@ def test_what_nobody_holds_is_named_before_the_first_token(
         async with live_backbone(
             llama.load(),
             stored,
-            identity=Identity.load_or_create(tmp_path / "me.key"),
-            peers=swarm.addresses[:2],
+            place=Place.among(swarm.addresses[:2], identity=Identity.load_or_create(tmp_path / "me.key")),
             settings=BackboneSettings(threads=1, context=256),
         ) as live:
             with pytest.raises(NotCovered) as failure:

@@ -19,9 +19,11 @@ from node.model.held import hold
 from node.model.slice_file import chunk_run
 from node.serve.cells import Cells
 from node.serve.server import ExpertServer
+from node.swarm.place import Place
 from node.verify.comparison import Bounds, ErrorPort, judge, verify
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.errors import LocalError, PeerError
+from routing.estimates import Fault
 from routing.identity import Identity
 from routing.multiaddr import PeerAddress
 from routing.quic.endpoint import Endpoint
@@ -68,8 +70,9 @@ async def swarm(
             live_backbone(
                 model.library,
                 model.stored,
-                identity=Identity.generate(),
-                peers=[address_of(endpoint) for _, endpoint in servers],
+                place=Place.among(
+                    [address_of(endpoint) for _, endpoint in servers], identity=Identity.generate()
+                ),
                 settings=settings,
                 home=home,
                 watch=watch,
@@ -149,8 +152,9 @@ def test_models_of_other_shapes(parts: Parts, name: str) -> None:
                 live_backbone(
                     other.library,
                     other.stored,
-                    identity=Identity.generate(),
-                    peers=[address_of(endpoint) for _, endpoint in servers],
+                    place=Place.among(
+                        [address_of(endpoint) for _, endpoint in servers], identity=Identity.generate()
+                    ),
                     settings=dataclasses.replace(SETTINGS, combine=Combine.ROWS),
                 )
             )
@@ -324,8 +328,9 @@ def test_what_nobody_holds_is_named(model: ModelParts, monkeypatch: pytest.Monke
                     live_backbone(
                         model.library,
                         model.stored,
-                        identity=Identity.generate(),
-                        peers=[address_of(endpoint) for _, endpoint in servers],
+                        place=Place.among(
+                            [address_of(endpoint) for _, endpoint in servers], identity=Identity.generate()
+                        ),
                         settings=SETTINGS,
                     )
                 )
@@ -441,7 +446,8 @@ def test_a_suspect_is_asked_where_nobody_else_is_left(model: ModelParts) -> None
     async def test() -> None:
         async with swarm(model, [[range(12)], [range(6)]]) as (live, servers):
             for _, endpoint in servers:
-                live.table.suspect(str(endpoint.peer_id), trio.current_time() + 1e9)
+                now = trio.current_time()
+                live.port.estimates.failed(str(endpoint.peer_id), "direct", Fault.WRONG, now)
             assert live.table.missing() == {}
             assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
 
@@ -475,8 +481,7 @@ def test_a_covered_swarm_does_not_wait_for_the_others(model: ModelParts) -> None
                 live_backbone(
                     model.library,
                     model.stored,
-                    identity=Identity.generate(),
-                    peers=[address_of(endpoint), dead],
+                    place=Place.among([address_of(endpoint), dead], identity=Identity.generate()),
                     settings=SETTINGS,
                 )
             )
@@ -505,8 +510,7 @@ def test_a_peer_that_cannot_be_asked_covers_nothing(
             async with live_backbone(
                 model.library,
                 model.stored,
-                identity=Identity.generate(),
-                peers=[address_of(endpoint)],
+                place=Place.among([address_of(endpoint)], identity=Identity.generate()),
                 settings=SETTINGS,
             ) as live:
                 with pytest.raises(NotCovered, match=why):

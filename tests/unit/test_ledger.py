@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.decode.ledger import TripsLedger
-from routing.dispatch.call import CallStats, ServerStats
+from routing.dispatch.call import CallStats, Failure, ServerStats
+from routing.errors import PeerError
 
 
 def stats(out: int, back: int, waits: dict[str, float], waves: int = 1) -> CallStats:
@@ -61,3 +62,16 @@ def test_the_slowest_is_who_was_last_most_often() -> None:
     for waits in ({"a": 9.0, "b": 0.1}, {"a": 0.1, "b": 0.2}, {"a": 0.1, "b": 0.2}):
         ledger.count_call(stats(1, 1, waits), 1, 0.0)
     assert ledger.report().slowest_peer == "b"
+
+
+def test_faults_are_counted_by_peer_also_of_calls_that_failed() -> None:
+    ledger = TripsLedger()
+    bad = stats(1, 1, {"a": 0.1})
+    bad.failures = [Failure("b", "gone", PeerError("gone")), Failure("c", "NaN", PeerError("NaN"))]
+    bad.late, bad.hedges, bad.hedges_won, bad.moved = ["b", "a"], 2, 1, 1
+    for _ in range(2):
+        ledger.count_faults(bad)
+    report = ledger.report()
+    assert (report.hedges, report.hedges_won, report.moved) == (4, 2, 2)
+    assert (report.late, report.failures) == ({"b": 2, "a": 2}, {"b": 2, "c": 2})
+    assert report.trips == 0

@@ -11,12 +11,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from routing.identity import Identity, PeerId
+from routing.membership import OPEN_SWARM, MemberCertificate, Membership, Swarm, proof
 from routing.quic import tls
 from routing.quic.certificate import (
     EXTENSION_OID,
+    MEMBERSHIP_OID,
     BadCertificate,
     NodeCertificate,
     make_certificate,
+    membership_shown,
     verify_certificate,
 )
 from routing.quic.core import BACKENDS, Backend, CoreSettings, QuicCore, load_backend
@@ -61,16 +64,19 @@ class Pair:
         backends: tuple[Backend, Backend] = ("qh3", "qh3"),
         client_expects: PeerId | None = None,
         server_expects: PeerId | None = None,
+        swarms: tuple[Swarm, Swarm] = (OPEN_SWARM, OPEN_SWARM),
     ) -> None:
         self.client_notes, self.server_notes = Notes(), Notes()
-        self.client = load_backend(backends[0])(settings(client), self.client_notes, None, client_expects)
+        self.client = load_backend(backends[0])(
+            settings(client, swarms[0]), self.client_notes, None, client_expects
+        )
         self.now = 100.0
         self.client.connect(SERVER, self.now)
         first = self.client.datagrams_to_send(self.now)
         size = first[0][0][5]
         original_destination = first[0][0][6 : 6 + size]
         self.server = load_backend(backends[1])(
-            settings(server), self.server_notes, original_destination, server_expects
+            settings(server, swarms[1]), self.server_notes, original_destination, server_expects
         )
         for data, *_ in first:
             self.server.receive_datagram(data, CLIENT, self.now)
@@ -99,8 +105,8 @@ class Pair:
             self.step()
 
 
-def settings(certificate: NodeCertificate) -> CoreSettings:
-    return CoreSettings(certificate, STREAM_WINDOW, CONNECTION_WINDOW, idle_timeout=30.0)
+def settings(certificate: NodeCertificate, swarm: Swarm = OPEN_SWARM) -> CoreSettings:
+    return CoreSettings(certificate, STREAM_WINDOW, CONNECTION_WINDOW, idle_timeout=30.0, swarm=swarm)
 
 
 def forged(victim: Identity) -> NodeCertificate:
@@ -118,7 +124,10 @@ def forged(victim: Identity) -> NodeCertificate:
 
 
 def certificate_with(
-    extension: bytes | None, *, valid_until: datetime.datetime | None = None
+    extension: bytes | None,
+    *,
+    valid_until: datetime.datetime | None = None,
+    oid: x509.ObjectIdentifier = EXTENSION_OID,
 ) -> NodeCertificate:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "x")])
@@ -132,7 +141,7 @@ def certificate_with(
         .not_valid_after(valid_until or NOW + datetime.timedelta(days=1))
     )
     if extension is not None:
-        builder = builder.add_extension(x509.UnrecognizedExtension(EXTENSION_OID, extension), critical=True)
+        builder = builder.add_extension(x509.UnrecognizedExtension(oid, extension), critical=True)
     return NodeCertificate(builder.sign(key, hashes.SHA256()), key)
 
 
@@ -263,3 +272,141 @@ def test_every_flipped_bit_of_the_extension_is_noticed() -> None:
             # signed by a key of its own: the extension's signature is over another key anyway, so this
             # shows that parsing stays strict for whatever stands there
             verify_certificate(certificate_with(bytes(changed)).certificate, [], NOW)
+
+
+# --- membership ---
+
+SWARM_KEY = Identity.generate().private_key
+PRIVATE = Swarm("casa", SWARM_KEY.public_key().public_bytes_raw())
+ONE_DAY = datetime.timedelta(days=1)
+
+
+def member(
+    identity: Identity, *, of: Swarm = PRIVATE, named: PeerId | None = None, begun: datetime.datetime = NOW
+) -> NodeCertificate:
+    """A node with a certificate of membership, by the key of PRIVATE, for one day."""
+    claim = MemberCertificate.issue(SWARM_KEY, PRIVATE, named or identity.peer_id, begun.timestamp(), 1)
+    return make_certificate(identity, NOW, Membership(of, claim.encode()))
+
+
+def stolen_body(identity: Identity) -> NodeCertificate:
+    """A certificate of membership that the node has signed for itself, with a key that is not the swarm's."""
+    thief = Identity.generate().private_key
+    swarm = Swarm("casa", thief.public_key().public_bytes_raw())
+    claim = MemberCertificate.issue(thief, swarm, identity.peer_id, NOW.timestamp(), 1).encode()
+    body = claim[:1] + PRIVATE.id + claim[33:-64]
+    return make_certificate(identity, NOW, Membership(PRIVATE, body + thief.sign(b"panal-member-1\0" + body)))
+
+
+OUTSIDERS = {
+    "a node of another program": (lambda i: make_certificate(i, NOW), "shows no membership"),
+    "of the open swarm": (lambda i: make_certificate(i, NOW, Membership()), "belongs to another swarm"),
+    "without certificate": (lambda i: make_certificate(i, NOW, Membership(PRIVATE)), "not a member"),
+    "expired": (lambda i: member(i, begun=NOW - 2 * ONE_DAY), "expired on"),
+    "not yet valid": (lambda i: member(i, begun=NOW + ONE_DAY), "in the future"),
+    "with another's certificate": (
+        lambda i: member(i, named=Identity.generate().peer_id),
+        "another peer id",
+    ),
+    "signed by another key": (stolen_body, "another key"),
+    "junk": (lambda i: make_certificate(i, NOW, Membership(PRIVATE, b"x" * 50)), "malformed"),
+}
+
+
+@pytest.mark.parametrize("server_backend", BACKENDS)
+@pytest.mark.parametrize("client_backend", BACKENDS)
+def test_members_of_a_private_swarm_talk(client_backend: Backend, server_backend: Backend) -> None:
+    pair = Pair(
+        member(Identity.generate()),
+        member(Identity.generate()),
+        backends=(client_backend, server_backend),
+        swarms=(PRIVATE, PRIVATE),
+    )
+    pair.try_to_talk()
+    assert pair.client_notes.complete and pair.server_notes.complete
+    assert pair.server_notes.data.startswith(b"secret")
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", OUTSIDERS)
+def test_who_is_no_member_gets_no_byte(kind: str, backend: Backend, role: str) -> None:
+    make, words = OUTSIDERS[kind]
+    outsider = Identity.generate()
+    inside, outside = member(Identity.generate()), make(outsider)
+    # the outsider's own gate lets the member in: only the other side's is between them
+    client, server = (outside, inside) if role == "client" else (inside, outside)
+    pair = Pair(client, server, backends=(backend, backend), swarms=(PRIVATE, PRIVATE))
+    pair.try_to_talk()
+    gate, notes, refused = (
+        (pair.server, pair.server_notes, pair.client_notes)
+        if role == "client"
+        else (pair.client, pair.client_notes, pair.server_notes)
+    )
+    assert not notes.complete and gate.peer_id is None
+    assert gate.refusal is not None and gate.refusal.startswith(f"{outsider.peer_id} ")
+    assert words in gate.refusal and len(gate.refusal.splitlines()) == 1
+    assert refused.closed and words in refused.closed[0], "the refused side is told why"
+    assert pair.client_notes.data == pair.server_notes.data == b"", "an application byte passed"
+
+
+@pytest.mark.parametrize("role", ["client", "server"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_open_swarms_of_two_names_do_not_mix(backend: Backend, role: str) -> None:
+    other = Swarm("other")
+    ours, theirs = (
+        make_certificate(Identity.generate(), NOW, Membership(swarm)) for swarm in (OPEN_SWARM, other)
+    )
+    # one side's gate is taken away, so that the other's is what holds
+    swarms = (other, other) if role == "server" else (OPEN_SWARM, OPEN_SWARM)
+    pair = Pair(ours, theirs, backends=(backend, backend), swarms=swarms)
+    pair.try_to_talk()
+    refusal = pair.server.refusal if role == "server" else pair.client.refusal
+    assert refusal is not None and "belongs to another swarm" in refusal
+    assert pair.client_notes.data == pair.server_notes.data == b""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_open_swarm_takes_nodes_of_other_programs(backend: Backend) -> None:
+    foreign = make_certificate(Identity.generate(), NOW)
+    ours = make_certificate(Identity.generate(), NOW, Membership())
+    for client, server in ((foreign, ours), (ours, foreign)):
+        pair = Pair(client, server, backends=(backend, backend))
+        pair.try_to_talk()
+        assert pair.client_notes.complete and pair.server_notes.complete
+
+
+def test_membership_in_a_certificate() -> None:
+    identity = Identity.generate()
+    assert membership_shown(make_certificate(identity, NOW).certificate) is None
+    assert membership_shown(make_certificate(identity, NOW, Membership()).certificate) == OPEN_SWARM.id
+    claim = MemberCertificate.issue(SWARM_KEY, PRIVATE, identity.peer_id, NOW.timestamp(), 1)
+    membership = Membership(PRIVATE, claim.encode())
+    certificate = make_certificate(identity, NOW, membership).certificate
+    assert membership_shown(certificate) == proof(membership)
+    assert verify_certificate(certificate, [], NOW) == identity.peer_id
+    extension = certificate.extensions.get_extension_for_oid(MEMBERSHIP_OID)
+    assert not extension.critical, "libp2p nodes of other programs would refuse it"
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [b"", b"\x04", b"\x04\x02a", b"\x04\x01ab", b"\x30\x00", b"\x04\x84\xff\xff\xff\xff", bytes(9999)],
+)
+def test_malformed_membership_extensions(extension: bytes) -> None:
+    with pytest.raises(BadCertificate, match="membership extension") as error:
+        membership_shown(certificate_with(extension, oid=MEMBERSHIP_OID).certificate)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_membership_costs_no_round_trip(backend: Backend) -> None:
+    """All of the server's first flight must fit three times the client's first datagrams (RFC 9000, 8.1)."""
+    pair = Pair(
+        member(Identity.generate()),
+        member(Identity.generate()),
+        backends=(backend, backend),
+        swarms=(PRIVATE, PRIVATE),
+    )
+    pair.step()
+    assert pair.client_notes.complete and pair.server_notes.complete

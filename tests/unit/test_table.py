@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from node.model.slice_file import chunk_run
@@ -177,10 +178,10 @@ def test_holders_of_chunk_experts() -> None:
     assert table.holders(0, 1).formerly == {"b": (0b1110, "gone")}
 
 
-def test_suspects_come_after_all_others_until_they_are_forgiven(table: HolderTable) -> None:
+def test_the_doubted_come_after_all_others(table: HolderTable) -> None:
     table.connected("a", told([(0, 1, [(0, 7)])]))
     table.connected("b", told([(0, 1, [(0, 3)])]))
-    table.suspect("a", until=10.0)
+    table.weigh({}, ["a"])
     holders = table.holders(0, 0)
     assert held_by(holders) == {"b": [0, 1, 2, 3]}
     assert [each.peer_id for each in holders.reserve] == ["a"]
@@ -189,11 +190,48 @@ def test_suspects_come_after_all_others_until_they_are_forgiven(table: HolderTab
     assert dict(assign([1], holders.without("b", 0b1111, "late"))) == {"a": [1]}
     with pytest.raises(NoHolder, match="late"):
         assign([1], holders.without("b", 0b1111, "late").without("a", 0xFF, "gone"))
-    table.forgive(9.9)
+    table.weigh({}, ["a"])
     assert table.holders(0, 0) is holders
-    table.forgive(10.0)
+    table.weigh({}, [])
     assert held_by(table.holders(0, 0)) == {"a": list(range(8)), "b": [0, 1, 2, 3]}
     assert table.holders(0, 0).reserve == ()
+
+
+def test_the_cheapest_come_first_after_home(table: HolderTable) -> None:
+    for peer in "abc":
+        table.connected(peer, told([(0, 1, [(0, 7)])]))
+    table.set_home({(0, 0): [7]})
+    table.weigh({"a": 0.3, "b": 0.1, "c": 0.2}, [])
+    assert list(held_by(table.holders(0, 0))) == [HOME, "b", "c", "a"]
+    assert dict(assign([1, 7], table.holders(0, 0))) == {HOME: [7], "b": [1]}
+    table.connected("aa", told([(0, 1, [(0, 7)])]))  # not measured yet: no better than who is
+    assert list(held_by(table.holders(0, 0))) == [HOME, "b", "c", "a", "aa"]
+
+
+def test_replicas_do_not_take_turns_at_small_changes(table: HolderTable) -> None:
+    rng = np.random.default_rng(1)
+    for peer in "ab":
+        table.connected(peer, told([(0, 1, [(0, 7)])]))
+    table.weigh({"a": 0.050, "b": 0.051}, [])
+    before = table.holders(0, 0)
+    for _ in range(200):
+        noise = rng.uniform(-0.009, 0.009, 2)
+        table.weigh({"a": 0.050 + noise[0], "b": 0.051 + noise[1]}, [])
+    assert table.holders(0, 0) is before
+    table.weigh({"a": 0.062, "b": 0.051}, [])
+    assert next(iter(held_by(table.holders(0, 0)))) == "b"
+    table.weigh({"a": 0.0505, "b": 0.051}, [])  # back, but not by so much that it pays
+    table.weigh({"a": 0.0501, "b": 0.051}, [])
+    assert next(iter(held_by(table.holders(0, 0)))) == "b"
+
+
+def test_peers_are_those_that_can_be_asked() -> None:
+    table = HolderTable(MODEL, PLAIN, unusable=lambda holdings: holdings.name)
+    table.connected("a", told([(0, 1, [(0, 7)])]))
+    table.connected("b", told([(0, 1, [(0, 7)])]))
+    table.connected("c", msgspec.structs.replace(told([]), name="too old"))
+    table.disconnected("b", "gone")
+    assert table.peers() == ["a"]
 
 
 def test_peers_that_cannot_be_asked_hold_nothing() -> None:

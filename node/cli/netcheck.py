@@ -1,0 +1,125 @@
+"""`panal netcheck`: what works between this node and the network, and what to do about the rest."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.cli.arguments import Subparsers, add_command, add_json
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from relay.netcheck import Report
+    from routing.multiaddr import ListenAddress, PeerAddress
+    from routing.quic.endpoint import Endpoint
+
+EXIT_FAILED = 1
+
+
+def add_arguments(subparsers: Subparsers) -> None:
+    """Declare the command."""
+    parser = add_command(
+        subparsers,
+        "netcheck",
+        run,
+        "check how this node reaches the network and is reached",
+        epilog=(
+            "One line a check: pass, fail or skip, what was found, what to do. It needs a peer to ask.\n"
+            "Exit code 0 if this node can take part in some way, through a relay if need be; else 1."
+        ),
+    )
+    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="this node's config (panal init)")
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        type=_peer,
+        metavar="ADDR",
+        help="a peer to ask, besides the config's; may be repeated",
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print, and say in the exit code whether the node can take part."""
+    from node.cli.progress import Progress
+    from node.interrupt import run_interruptible
+
+    with Progress() as progress:
+        progress.report("asking the network", 0, 0)
+        report = run_interruptible(lambda: _check(args), progress.stop)
+    if args.json:
+        print(json.dumps(dataclasses.asdict(report)))
+    else:
+        for check in report.checks:
+            print(check)
+        end = "can" if report.can_take_part else "can NOT"
+        print(f"\nThis node {end} take part: {_summary(report)}.")
+    return 0 if report.can_take_part else EXIT_FAILED
+
+
+def _peer(text: str) -> PeerAddress:
+    """An argparse type: the address of a peer."""
+    from routing.multiaddr import PeerAddress
+
+    try:
+        return PeerAddress.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+async def _check(args: argparse.Namespace) -> Report:
+    import trio
+
+    from node.config import load_config
+    from node.config.shape import DEFAULT_LISTEN
+    from relay.netcheck import netcheck
+    from routing.multiaddr import ListenAddress
+
+    listen, peers, backend = ListenAddress.parse(DEFAULT_LISTEN), list(args.peer), "qh3"
+    if args.config is not None:
+        swarm = load_config(args.config).swarm
+        listen, backend = swarm.listen, swarm.backend
+        peers = [*swarm.peers, *(peer for peer in peers if peer not in swarm.peers)]
+    endpoint = _endpoint(listen, backend)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(endpoint.run)
+            report = await netcheck(endpoint, list(dict.fromkeys(peers)))
+            nursery.cancel_scope.cancel()
+    finally:
+        endpoint.close()
+    return report
+
+
+def _endpoint(listen: ListenAddress, backend: str) -> Endpoint:
+    """On the node's own port, or, if the node is running, on another: what the router does is the same.
+
+    With an identity of its own: peers of a running node must not take this for it.
+    """
+    from routing.identity import Identity
+    from routing.quic.endpoint import Endpoint
+
+    identity = Identity.generate()
+    try:
+        return Endpoint(identity, listen=(listen.host, listen.port), backend=backend, accept=False)
+    except LocalError:
+        endpoint = Endpoint(identity, listen=(listen.host, 0), backend=backend, accept=False)
+    port = endpoint.local_address[1]
+    print(
+        f"panal: port {listen.port} is in use (by this node?), checking with port {port}: "
+        "a forwarding in the router does not count",
+        file=sys.stderr,
+    )
+    return endpoint
+
+
+def _summary(report: Report) -> str:
+    if not report.can_take_part:
+        return "no peer and no relay can be reached"
+    verdict = report.reachability
+    return f"its reach is {verdict.reach} ({verdict.reason})"

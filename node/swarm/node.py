@@ -1,0 +1,422 @@
+"""A node in its swarm: the one place where data plane, control plane, adverts, routes and relays meet."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import trio
+
+from node.config.own_address import dialable
+from node.swarm.announcing import Announcer, Offered, Places
+from node.swarm.candidates import Candidates
+from node.swarm.control import Control
+from node.swarm.directory_keeper import DirectoryKeeper
+from node.swarm.finding import Finder
+from node.swarm.meeting import Meetings
+from node.swarm.place import Place
+from node.swarm.ways import Ways, standing_of
+from relay import punch_plan, reach_wire
+from relay.contacts import Contacts
+from relay.dialback import DialBackService
+from relay.probes import Probes
+from relay.prober import ReachProber
+from relay.punch import Puncher
+from relay.reachability import Reachability
+from relay.targets import plain_host
+from routing.advert_rows import Offer
+from routing.adverts import AdvertTable
+from routing.byte_stream import ByteStream
+from routing.control_address import ControlAddress
+from routing.errors import LocalError
+from routing.exchange import AdvertExchange
+from routing.identity import PeerId
+from routing.lan import LanDiscovery
+from routing.libp2p.directory import Directory
+from routing.links import PeerLinks
+from routing.membership import Membership, check_member
+from routing.multiaddr import ListenAddress
+from routing.quic.connection import Connection
+from routing.quic.endpoint import Endpoint, Handler
+from routing.quic.errors import StreamClosed
+from routing.quic.stream import Stream
+from routing.remembered import RememberedPeers
+from routing.routes import Route, Standing
+from routing.wire import exchange as exchange_wire
+from routing.wire import holdings
+from routing.wire.advert import Advert, SignedAdvert
+from routing.wire.holdings import Holdings
+from routing.wire.messages import VERSION
+
+log = logging.getLogger("panal.swarm")
+
+EXPIRY_SECONDS = 1.0
+"""Between looks for adverts that have ended."""
+
+REMEMBER_SECONDS = 60.0
+"""Between writings of who is connected."""
+
+RELAY_LOOK_SECONDS = 2.0
+"""Between looks at whether relays are needed, and which there are."""
+
+UNDECIDED_SECONDS = 8.0
+"""A node that does not know by then whether it can be reached asks for relays as if it could not."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a node is in the swarm for.
+
+    Attributes:
+        serves: others may find it: it listens where the config says, announces itself and, if the config
+            says so, relays. Else it only asks, from any free port.
+        wanted_model: the model whose holders it keeps connected; None for none.
+        offered: what it says it does.
+        handlers: streams it serves besides the swarm's own.
+    """
+
+    serves: bool
+    wanted_model: str | None = None
+    offered: Callable[[], Offered] = Offered
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
+
+
+class SwarmNode:
+    """One node; `await nursery.start(node.run)`, once.
+
+    Attributes:
+        endpoint: the data plane.
+        table: the adverts.
+        links: the peers kept connected.
+        prober: what is known of this node's own reachability.
+        control: the control plane; None where the config has switched it off.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        role: Role,
+        *,
+        on_connected: Callable[[str, Holdings], None] = lambda peer_id, told: None,
+        on_lost: Callable[[str, str], None] = lambda peer_id, reason: None,
+        on_route: Callable[[str, Route], None] = lambda peer_id, route: None,
+        on_heard: Callable[[Offer], None] = lambda offer: None,
+    ) -> None:
+        """Binds the UDP socket; nothing is sent before `run`.
+
+        Raises:
+            LocalError: the port is in use, the member certificate cannot be read or is another's.
+        """
+        self.place = place
+        self.identity = identity = place.identity
+        self.role = role
+        self.membership = load_membership(place)
+        self._rng = random.Random()
+        self._on_heard = on_heard
+        self._instance = self._rng.getrandbits(64)
+        self._nursery: trio.Nursery | None = None
+        swarm = self.membership.swarm
+        self.table = AdvertTable(swarm.id, identity.peer_id, self._instance, self._check_member)
+        self.exchange = AdvertExchange(self.table, time.time, self._heard)
+        self._remembered = None if place.memory is None else RememberedPeers(place.memory)
+        listen = place.swarm.listen
+        self.endpoint = Endpoint(
+            identity,
+            listen=(listen.host, listen.port if role.serves else 0),
+            backend=place.swarm.backend,
+            handlers=self._handlers(),
+            membership=self.membership,
+        )
+        self.endpoint.on_connection = self._connection_made
+        probes = Probes(self.endpoint, Contacts())
+        self.prober = ReachProber(probes, on_change=self._reachability_changed)
+        self._dial_backs = DialBackService(probes)
+        self._puncher = Puncher(probes, self.prober.candidates, on_connected=self._punched)
+        self.candidates = Candidates(self.table, self._own_hosts)
+        self.candidates.configure(
+            [*place.swarm.peers, *place.swarm.control_peers],
+        )
+        self.control = self._make_control()
+        self.ways = Ways(
+            self.endpoint,
+            self.candidates,
+            lambda: self.standing,
+            control=self.control,
+            meeting=Meetings(self._puncher),
+            use_relays=place.relay.table.use,
+            note_dial=lambda peer_id, answered: self.prober.note_dial(peer_id, answered=answered),
+        )
+        self.links = PeerLinks(
+            self.endpoint, self.ways, on_connected=on_connected, on_lost=on_lost, on_route=on_route
+        )
+        self._finder = Finder(
+            self.table,
+            self.candidates,
+            self.links,
+            identity.peer_id,
+            wanted_model=role.wanted_model,
+            connected=lambda: len(self.endpoint.connections),
+            rng=self._rng,
+        )
+        self._announcer = Announcer(
+            identity,
+            self.membership,
+            self.exchange,
+            self._remembered,
+            instance=self._instance,
+            lifetime=place.swarm.advert_seconds,
+            offered=role.offered,
+            places=self._places,
+            standing=lambda: self.standing,
+            own_seq=lambda: self.table.own_seq,
+        )
+
+    # --- for users ---
+
+    @property
+    def standing(self) -> Standing:
+        """How this node stands to the network, as far as it has found out."""
+        return standing_of(self.prober.reachability)
+
+    @property
+    def address(self) -> str:
+        """Where others on the network reach it: what they put into their peers."""
+        bound = dialable(ListenAddress(*self.endpoint.local_address))
+        return f"{bound}/p2p/{self.identity.peer_id}"
+
+    def close(self) -> None:
+        """Release what was opened, of a node that was never run."""
+        self.endpoint.close()
+        self._close_memory()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be in the swarm until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self.endpoint.run)
+                await nursery.start(self.ways.run)
+                if self.control is not None:
+                    await nursery.start(self.control.run)
+                self._remember_last_time()
+                self._finder.start()
+                nursery.start_soon(self.links.run)
+                nursery.start_soon(self.prober.run)
+                nursery.start_soon(self._finder.run)
+                nursery.start_soon(self._keep_table)
+                if self.place.swarm.lan and self.role.serves and not self._is_loopback:
+                    nursery.start_soon(self._look_on_lan)
+                if self.control is not None:
+                    nursery.start_soon(self._keep_directory, self.control)
+                    if self.role.serves:
+                        nursery.start_soon(self._keep_relays, self.control)
+                if self.role.serves:
+                    nursery.start_soon(self._announcer.run)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    if self.role.serves:
+                        with trio.CancelScope(shield=True):
+                            await self._announcer.leave()
+        finally:
+            self._nursery = None
+            self._close_memory()
+
+    # --- what others call ---
+
+    def _handlers(self) -> dict[str, Handler]:
+        handlers: dict[str, Handler] = {
+            exchange_wire.PROTOCOL_ID: lambda stream: self.exchange.serve(stream),
+            reach_wire.PROTOCOL_ID: lambda stream: self._dial_backs.serve(stream),
+            punch_plan.PROTOCOL_ID: lambda stream: self._puncher.serve(stream),
+            holdings.PROTOCOL_ID: _serve_nothing,
+        }
+        return handlers | dict(self.role.handlers)
+
+    def _check_member(self, advert: Advert, now: float) -> str:
+        return check_member(self.membership.swarm, advert.member, PeerId(advert.peer_id), now)
+
+    def _connection_made(self, connection: Connection) -> None:
+        self.prober.on_connection(connection)
+        self.links.news(connection.peer_id)
+        if self._nursery is not None:
+            self._nursery.start_soon(self.exchange.follow, connection)
+
+    def _punched(self, connection: Connection) -> None:
+        self.ways.punched(connection)
+        self.links.news(connection.peer_id)
+
+    def _reachability_changed(self, reachability: Reachability) -> None:
+        self._announcer.changed()
+        for peer_id in self.links.wanted:
+            self.links.news(peer_id)
+
+    def _heard(self, offer: Offer) -> None:
+        if offer.clone is not None:
+            log.error("%s", offer.clone)
+        self._finder.heard(offer)
+        self._on_heard(offer)
+
+    # --- tasks ---
+
+    async def _keep_table(self) -> None:
+        written = trio.current_time()
+        while True:
+            await trio.sleep(EXPIRY_SECONDS)
+            for peer_id in self.table.expire(time.time()):
+                log.info("%s has not been heard of for its advert's life: gone", peer_id)
+                self._finder.gone(peer_id)
+            if trio.current_time() - written >= REMEMBER_SECONDS:
+                written = trio.current_time()
+                self._remember_connected()
+
+    async def _look_on_lan(self) -> None:
+        control_port = self.place.swarm.control[1] if self.place.swarm.control is not None else 0
+        lan = LanDiscovery(
+            self.membership.swarm,
+            self.identity.peer_id,
+            self.endpoint.local_address,
+            self._finder.found_on_lan,
+            control_port=control_port,
+        )
+        await lan.run()
+
+    async def _keep_directory(self, control: Control) -> None:
+        keeper = DirectoryKeeper(
+            control,
+            Directory(control.host, self.membership.swarm.id, clock=time.time),
+            self.exchange,
+            self.table,
+            self.candidates,
+            configured=self.place.swarm.control_peers,
+            own_id=self.identity.peer_id,
+            model=self.role.wanted_model,
+            advert=lambda: self._announcer.data,
+            is_server=lambda: self.role.serves and self.standing.reach != "private",
+            on_panal_peer=self.links.want,
+        )
+        await keeper.run()
+
+    async def _keep_relays(self, control: Control) -> None:
+        begun = trio.current_time()
+        while True:
+            standing = self.standing
+            undecided = standing.reach == "unknown"
+            waited = trio.current_time() - begun > UNDECIDED_SECONDS
+            needed = standing.reach == "private" or standing.udp is False or (undecided and waited)
+            if not self.place.relay.table.use or not needed:
+                control.use_relays([])
+            else:
+                control.use_relays([*self._advertised_relays(), *control.relay_peers()])
+            await trio.sleep(RELAY_LOOK_SECONDS)
+
+    # --- inside ---
+
+    def _make_control(self) -> Control | None:
+        swarm = self.place.swarm
+        if swarm.control is None and not swarm.control_peers:
+            return None
+
+        async def take(stream: ByteStream, metered: bool) -> None:
+            await self.ways.accept(stream, metered=metered)
+
+        return Control(
+            self.identity,
+            self.membership,
+            self.place.relay,
+            listen=swarm.control if self.role.serves else None,
+            on_stream=take,
+            on_reservations=lambda: self._announcer.changed(),
+        )
+
+    @property
+    def _is_loopback(self) -> bool:
+        return plain_host(self.endpoint.local_address[0]) in ("127.0.0.1", "::1")
+
+    def _own_hosts(self) -> list[str]:
+        own = [host for host, _ in self.prober.candidates()]
+        return [*own, dialable(ListenAddress(*self.endpoint.local_address)).host]
+
+    def _advertised_relays(self) -> list[ControlAddress]:
+        found = []
+        for row in self.table.relays():
+            candidate = self.candidates.find(row.advert.peer_id)
+            if candidate is not None:
+                found += [each.with_peer(candidate.peer_id) for each in candidate.control]
+        return found
+
+    def _places(self) -> Places:
+        outer = self.prober.reachability.addresses
+        inner = dialable(ListenAddress(*self.endpoint.local_address))
+        addresses = [str(ListenAddress(host, port)) for host, port in outer] + [str(inner)]
+        control: list[str] = []
+        relays: list[str] = []
+        if self.control is not None:
+            control = self._control_places(self.control, [host for host, _ in outer] + [inner.host])
+            relays = [str(each) for each in self.control.reserved]
+        serves = self.control is not None and self.control.service is not None
+        return Places(list(dict.fromkeys(addresses)), control, relays, serves)
+
+    def _control_places(self, control: Control, hosts: list[str]) -> list[str]:
+        ports = [int(text.rpartition("/")[2]) for text in control.host.local_addresses]
+        found = [str(ControlAddress.of(host, port)) for host in hosts for port in ports]
+        found += [str(each.with_peer(None)) for each in self.place.relay.announce]
+        return list(dict.fromkeys(found))
+
+    def _close_memory(self) -> None:
+        if self._remembered is not None:
+            self._remembered.close()
+
+    def _remember_last_time(self) -> None:
+        if self._remembered is None:
+            return
+        remembered = self._remembered.peers(self.membership.swarm.id)
+        self.candidates.remember([peer.advert for peer in remembered])
+
+    def _remember_connected(self) -> None:
+        if self._remembered is None:
+            return
+        now = time.time()
+        for peer_id in {connection.peer_id for connection in self.endpoint.connections}:
+            row = self.table.get(peer_id)
+            if row is not None and peer_id != self.identity.peer_id:
+                self._remembered.remember(SignedAdvert(row.advert, row.data), now)
+
+
+def load_membership(place: Place) -> Membership:
+    """What this node shows to others.
+
+    Raises:
+        LocalError: the member certificate cannot be read, has expired, or is not this node's.
+    """
+    swarm, path = place.swarm.swarm, place.swarm.member
+    if path is None:
+        return Membership(swarm, b"")
+    try:
+        certificate = path.read_bytes()
+    except OSError as error:
+        raise LocalError(
+            f"swarm.member: {path} cannot be read ({error.strerror}): panal swarm join writes it"
+        ) from None
+    reason = check_member(swarm, certificate, place.identity.peer_id, time.time())
+    if reason:
+        raise LocalError(f"{path}: this node ({place.identity.peer_id}) {reason}")
+    return Membership(swarm, certificate)
+
+
+async def _serve_nothing(stream: Stream) -> None:
+    """`/panal/slices/1` of a node that only asks."""
+    told = holdings.encode_holdings(
+        Holdings(versions=[VERSION], name="", slices=[], codecs=[], combines=[], max_rows=1)
+    )
+    while True:
+        try:
+            message = await stream.receive_message(holdings.MAX_REQUEST_BYTES)
+        except StreamClosed:
+            return
+        holdings.decode_request(message, peer=stream.peer_id)
+        await stream.send_message(told)

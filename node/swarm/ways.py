@@ -1,0 +1,299 @@
+"""Goes the ways to a peer that the policy names (routing.routes), and knows how connections came about."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+from weakref import WeakKeyDictionary
+
+import trio
+
+from node.swarm.candidates import Candidate, Candidates
+from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punch
+from routing.byte_stream import ByteStream
+from routing.control_address import ControlAddress
+from routing.errors import LocalError, PeerError
+from routing.identity import PeerId
+from routing.links import DIAL_TIMEOUT
+from routing.multiaddr import PeerAddress
+from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
+from routing.quic.carried import carry
+from routing.quic.connection import Connection
+from routing.quic.endpoint import Endpoint
+from routing.quic.paths import Path
+from routing.routes import OPENED_BY_PEER, Attempt, Kind, Route, Standing, Way, ways
+
+log = logging.getLogger("panal.ways")
+
+NEXT_ADDRESS = 0.25
+"""Seconds before the next address of a peer is dialed beside the one before (RFC 8305, section 5)."""
+
+CIRCUIT_TIMEOUT = 10.0
+"""Seconds for a relayed connection: to the relay, through it, and the handshake with the peer at three times
+the usual round trip."""
+
+MAX_TRIED = 6
+"""Addresses dialed in one attempt: a peer that names many gets no more than this from us."""
+
+
+class ControlPlane(Protocol):
+    """What the ways need of the control plane."""
+
+    async def stream_to(self, address: ControlAddress, protocol: str, *, timeout: float) -> ByteStream:
+        """A stream to a peer that takes TCP or WebSocket connections."""
+
+    async def circuit_to(
+        self, relay: ControlAddress, peer_id: PeerId, *, timeout: float
+    ) -> tuple[ByteStream, bool]:
+        """A circuit through a relay, and whether the relay counts its bytes."""
+
+
+class Meeting(Protocol):
+    """Two nodes that have a relayed connection look for a direct one (relay.punch)."""
+
+    async def punch(self, over: Connection) -> Connection:
+        """Probe from both sides at once; PeerError if nothing came through."""
+
+    async def call_back(self, over: Connection) -> Connection:
+        """Have the peer dial this node; PeerError if it did not arrive."""
+
+
+class Ways:
+    """A `routing.links.Wayfinder`.
+
+    Args:
+        own: this node's standing now.
+        control: None where the control plane is off.
+        meeting: None where nothing can be agreed on (no handlers for it).
+        use_relays: whether the config lets traffic go through relays.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        candidates: Candidates,
+        own: Callable[[], Standing],
+        *,
+        control: ControlPlane | None,
+        meeting: Meeting | None,
+        use_relays: bool,
+        note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
+    ) -> None:
+        self._endpoint = endpoint
+        self._candidates = candidates
+        self._own = own
+        self._control = control
+        self._meeting = meeting
+        self._use_relays = use_relays
+        self._note_dial = note_dial
+        self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Carry connections in streams until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # --- Wayfinder ---
+
+    def attempts(self, peer_id: str) -> list[Attempt]:
+        candidate = self._candidates.find(peer_id)
+        if candidate is None:
+            return []
+        found = ways(self._own(), candidate.standing, same_network=bool(candidate.near), punchable=_punchable)
+        return [each for each in found if self._possible(each.way, candidate)]
+
+    async def carry_out(
+        self, peer_id: str, attempt: Attempt, over: Connection | None
+    ) -> tuple[Connection, Route]:
+        candidate = self._candidates.find(peer_id)
+        if candidate is None:
+            raise PeerError(f"{self.label(peer_id)}: no address is known", peer=peer_id)
+        way, transport, via = attempt.way, "udp", ""
+        if way is Way.DIAL:
+            connection = await self._dial(candidate)
+        elif way is Way.DIAL_TCP:
+            connection, transport = await self._dial_tcp(candidate), "tcp"
+        elif way is Way.RELAY:
+            connection, via = await self._relay(candidate)
+            transport = "tcp"
+        else:
+            assert over is not None and self._meeting is not None
+            meet = self._meeting.punch if way is Way.PUNCH else self._meeting.call_back
+            connection = await meet(over)
+            if connection.is_carried:
+                transport = "tcp"
+        route = Route(
+            way.kind, attempt.reason, "tcp" if transport == "tcp" else "udp", via=via, rank=way.value
+        )
+        self._routes[connection] = route
+        return connection, route
+
+    def route_of(self, connection: Connection) -> Route:
+        known = self._routes.get(connection)
+        if known is not None:
+            return known
+        if not connection.is_carried:
+            return Route(Kind.DIRECT, OPENED_BY_PEER)
+        path = self._endpoint.path_of(connection)
+        origin = path.origin if path is not None else ""
+        if origin.startswith("relay "):
+            return Route(
+                Kind.RELAYED,
+                "the peer opened it through a relay",
+                "tcp",
+                via=origin.removeprefix("relay "),
+                rank=Way.RELAY.value,
+            )
+        return Route(
+            Kind.DIRECT, "UDP is blocked at the peer: it dialed over TCP", "tcp", rank=Way.DIAL_TCP.value
+        )
+
+    def label(self, peer_id: str) -> str:
+        return self._candidates.label(peer_id)
+
+    # --- for the node ---
+
+    def punched(self, connection: Connection) -> None:
+        """A connection came about by punching that the peer began."""
+        self._routes[connection] = Route(
+            Kind.PUNCHED, "the peer and this node punched their NATs", rank=Way.PUNCH.value
+        )
+
+    async def accept(self, stream: ByteStream, *, metered: bool = False) -> None:
+        """Carry what a peer has opened; returns when the stream ends."""
+        await carry(self._endpoint, stream, metered=metered)
+
+    # --- inside ---
+
+    def _possible(self, way: Way, candidate: Candidate) -> bool:
+        if way is Way.DIAL:
+            return bool(candidate.quic or candidate.near)
+        if way is Way.DIAL_TCP:
+            return self._control is not None and bool(candidate.control)
+        if way is Way.RELAY:
+            return self._control is not None and self._use_relays and bool(candidate.relays)
+        return self._meeting is not None
+
+    async def _dial(self, candidate: Candidate) -> Connection:
+        addresses = list(dict.fromkeys([*candidate.near, *candidate.quic]))
+
+        def dial(address: PeerAddress) -> Callable[[], Awaitable[Connection]]:
+            return lambda: self._endpoint.connect(address, timeout=DIAL_TIMEOUT, fresh=True)
+
+        try:
+            connection = await _first(candidate.peer_id, [dial(address) for address in addresses])
+        except PeerError:
+            self._note_dial(candidate.peer_id, False)
+            raise
+        self._note_dial(candidate.peer_id, True)
+        return connection
+
+    async def _dial_tcp(self, candidate: Candidate) -> Connection:
+        control = self._control
+        assert control is not None
+
+        def dial(address: ControlAddress) -> Callable[[], Awaitable[Connection]]:
+            async def connect() -> Connection:
+                stream = await control.stream_to(
+                    address.with_peer(candidate.peer_id), DATAGRAMS, timeout=DIAL_TIMEOUT
+                )
+                return await self._connect_over(stream, candidate, metered=False)
+
+            return connect
+
+        return await _first(candidate.peer_id, [dial(address) for address in candidate.control])
+
+    async def _relay(self, candidate: Candidate) -> tuple[Connection, str]:
+        control = self._control
+        assert control is not None
+        used: dict[Connection, str] = {}
+
+        def dial(relay: ControlAddress) -> Callable[[], Awaitable[Connection]]:
+            async def connect() -> Connection:
+                stream, metered = await control.circuit_to(relay, candidate.peer_id, timeout=CIRCUIT_TIMEOUT)
+                connection = await self._connect_over(stream, candidate, metered=metered)
+                used[connection] = str(relay.peer_id)
+                return connection
+
+            return connect
+
+        connection = await _first(candidate.peer_id, [dial(relay) for relay in candidate.relays])
+        return connection, used[connection]
+
+    async def _connect_over(self, stream: ByteStream, candidate: Candidate, *, metered: bool) -> Connection:
+        if self._nursery is None:
+            stream.abort()
+            raise LocalError("the node is shutting down")
+        path: Path = await self._nursery.start(_carry, self._endpoint, stream, metered)
+        try:
+            return await self._endpoint.connect(
+                PeerAddress(path.address[0], path.address[1], candidate.peer_id),
+                timeout=DIAL_TIMEOUT,
+                fresh=True,
+            )
+        except BaseException:
+            stream.abort()
+            raise
+
+
+async def _carry(
+    endpoint: Endpoint,
+    stream: ByteStream,
+    metered: bool,
+    task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await carry(endpoint, stream, metered=metered, task_status=task_status)
+
+
+async def _first(peer_id: str, dials: Sequence[Callable[[], Awaitable[Connection]]]) -> Connection:
+    """The first of several dials that works, each started a little after the one before."""
+    won: list[Connection] = []
+    errors: list[PeerError | LocalError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def run(dial: Callable[[], Awaitable[Connection]], over: trio.Event) -> None:
+            try:
+                won.append(await dial())
+                nursery.cancel_scope.cancel()
+            except (PeerError, LocalError) as error:
+                errors.append(error)
+            finally:
+                over.set()
+
+        for dial in dials[:MAX_TRIED]:
+            over = trio.Event()
+            nursery.start_soon(run, dial, over)
+            with trio.move_on_after(NEXT_ADDRESS):
+                await over.wait()
+    if won:
+        return won[0]
+    if len(errors) == 1:
+        raise errors[0]
+    raise PeerError("; ".join(dict.fromkeys(map(str, errors))) or "no address is known", peer=peer_id)
+
+
+def standing_of(reachability: Reachability) -> Standing:
+    """What was found out about this node, for the route policy."""
+    return Standing(
+        reachability.reach.value,
+        reachability.mapping.value,
+        reachability.filtering.value,
+        reachability.udp,
+    )
+
+
+def _punchable(own: Standing, peer: Standing) -> tuple[bool, str]:
+    return can_punch(_nat_kind(own), _nat_kind(peer))
+
+
+def _nat_kind(standing: Standing) -> Reachability:
+    return Reachability(
+        Reach(standing.reach), Mapping(standing.mapping), Filtering(standing.filtering), standing.udp
+    )
