@@ -23,7 +23,7 @@ from typing import Literal
 
 import trio
 
-from relay.circuit_stream import CircuitStream
+from relay.circuit_stream import CircuitStream, understood
 from relay.hop_wire import (
     HOP_PROTOCOL,
     MAX_MESSAGE_BYTES,
@@ -183,7 +183,7 @@ class RelayClient:
                 addresses.append(ControlAddress.from_bytes(data))
             except ValueError:
                 continue
-        return RelayReservation(relay, answer.reservation.expire, tuple(addresses), answer.limit)
+        return RelayReservation(relay, answer.reservation.expire, tuple(addresses), understood(answer.limit))
 
     async def keep_reserved(
         self, relay: ControlAddress, on_change: Callable[[ReservationChange], None]

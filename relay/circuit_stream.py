@@ -15,11 +15,25 @@ from routing.wire.multistream import Dialer
 _READ_BYTES = 4096
 
 
+# js-libp2p's relay (circuit-relay-v2 4.2) names milliseconds where the spec says seconds. No relay grants a
+# circuit of over a day, so a larger number is taken for milliseconds; if that is wrong, a circuit is
+# replaced early, which costs three round trips.
+_LONGEST_SECONDS = 24 * 3600
+
+
 class Left(NamedTuple):
-    """What is left of a circuit: seconds, and bytes in the way that has fewer. None: without limit."""
+    """What is left of a circuit: seconds, and bytes of both ways together. None: without limit."""
 
     seconds: float | None
     bytes: int | None
+
+
+def understood(limit: Limit | None) -> Limit | None:
+    """A limit as the relay must have meant it; None if it limits nothing."""
+    if limit is None or not (limit.duration or limit.data):
+        return None
+    duration = limit.duration if limit.duration <= _LONGEST_SECONDS else limit.duration // 1000
+    return Limit(duration, limit.data)
 
 
 class CircuitStream:
@@ -44,7 +58,7 @@ class CircuitStream:
         self.peer_id: str = peer_id
         self.relay = PeerId(stream.peer_id)
         self.remote = f"relay {stream.peer_id}"
-        self.limit = limit
+        self.limit = understood(limit)
         self.sent = 0
         self.received = 0
         self._negotiation = negotiation
@@ -74,13 +88,16 @@ class CircuitStream:
         self._stream.abort()
 
     def left(self) -> Left:
-        """How long this circuit still lasts. Dial a fresh one before either is used up."""
+        """How long this circuit still lasts. Dial a fresh one before either is used up.
+
+        The spec counts bytes each way, js-libp2p both ways together: this is the smaller of the two.
+        """
         if self.limit is None:
             return Left(None, None)
         age = trio.current_time() - self._opened_at
         return Left(
             max(0.0, self.limit.duration - age) if self.limit.duration else None,
-            max(0, self.limit.data - max(self.sent, self.received)) if self.limit.data else None,
+            max(0, self.limit.data - self.sent - self.received) if self.limit.data else None,
         )
 
     def put_back(self, data: bytes) -> None:

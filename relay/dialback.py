@@ -61,16 +61,20 @@ HELPERS_TRIED = 3
 """Until one of them sends; each costs the asker time."""
 
 PER_MINUTE = 60.0
-REQUESTS_PER_PEER = 10
-"""Dial-backs, and probes for peers of one peer, in a minute. An asker needs two, some more at its start."""
+DIAL_BACKS_PER_PEER = 10
+"""In a minute. A round takes one or two, and rounds follow quickly only at the start."""
+
+PROBES_PER_PEER = 60
+"""Requests of one peer to probe for others in a minute: a bootstrap peer that some thirty nodes join."""
 
 PROBES_PER_TARGET = 10
 """Dial-backs and helper's probes to one IP address in a minute, whoever asks: several nodes share a NAT."""
 
-REQUESTS = 60
-"""Of all peers in a minute."""
+REQUESTS = 240
+"""Of all peers in a minute; 16 datagrams of 18 bytes a second at most."""
 
 OBSERVATIONS_PER_PEER = 30
+"""In a minute; they cost an answer each."""
 
 
 class DialBackService:
@@ -88,7 +92,8 @@ class DialBackService:
         self._wall_clock = wall_clock
         self._rng = rng or random.Random()
         self._observations = Rate(OBSERVATIONS_PER_PEER, PER_MINUTE)
-        self._by_peer = Rate(REQUESTS_PER_PEER, PER_MINUTE)
+        self._dial_backs = Rate(DIAL_BACKS_PER_PEER, PER_MINUTE)
+        self._probes_for = Rate(PROBES_PER_PEER, PER_MINUTE)
         self._by_target = Rate(PROBES_PER_TARGET, PER_MINUTE)
         self._in_all = Rate(REQUESTS, PER_MINUTE)
 
@@ -127,7 +132,7 @@ class DialBackService:
             # not proven: a client may write any sender on a packet
             return Declined("your address has changed since the handshake: connect anew")
         ports = [seen_port] + ([request.port] if request.port not in (0, seen_port) else [])
-        problem = self._objection(asker, [(host, port) for port in ports])
+        problem = self._objection(asker, [(host, port) for port in ports], self._dial_backs)
         if problem is not None:
             return Declined(problem)
         other_port = await self._send_from_other_port(request.nonce, host, ports)
@@ -140,7 +145,7 @@ class DialBackService:
     async def _probe_for(self, asker: Connection, request: ProbeFor) -> Answer:
         host = unpack_host(request.host)
         targets = [(host, port) for port in request.ports]
-        problem = self._objection(asker, targets)
+        problem = self._objection(asker, targets, self._probes_for)
         if problem is not None:
             return Declined(problem)
         if any(plain_host(each.remote_address[0]) == host for each in self._endpoint.connections):
@@ -153,15 +158,15 @@ class DialBackService:
                     return Declined(f"this node has no way to {host}")
         return Probed()
 
-    def _objection(self, asker: Connection, targets: list[Address]) -> str | None:
-        """Why nothing is sent there for this peer, None if it may be; counts against its rates."""
+    def _objection(self, asker: Connection, targets: list[Address], rate: Rate) -> str | None:
+        """Why nothing is sent there for this peer, None if it may be; counts against the rates."""
         asker_host = "" if asker.is_carried else plain_host(asker.remote_address[0])
         for target in targets:
             problem = objection(target, asker_host)
             if problem is not None:
                 return problem
         now = self._endpoint.now()
-        if not self._by_peer.allows(asker.peer_id, now) or not self._in_all.allows("", now):
+        if not rate.allows(asker.peer_id, now) or not self._in_all.allows("", now):
             return "asked too often, wait a minute"
         if not self._by_target.allows(targets[0][0], now):
             return "that address has been probed too often, wait a minute"

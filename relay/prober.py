@@ -60,6 +60,9 @@ FULL_PAUSE = 300.0
 OPEN_PAUSE = 30.0
 """While it is open, or was just contradicted."""
 
+LEAST_PAUSE = 3.0
+"""Seconds between rounds whatever happens: peers count what they are asked."""
+
 OUTER_CANDIDATES = 2
 """Outer addresses offered for a punch: more of them come from a NAT for which none is right."""
 
@@ -120,16 +123,17 @@ class ReachProber:
     async def run(self) -> None:
         """Rounds until cancelled."""
         while True:
+            self._wake = trio.Event()  # before the round: what comes during it asks for another one
             before = self.reachability.reach
             await self.round()
+            ended = trio.current_time()
             settled = self.reachability.reach is not Reach.UNKNOWN and self.reachability.reach is before
             pause = (FULL_PAUSE if settled and not self._contradicted() else OPEN_PAUSE) * (
                 0.9 + 0.2 * self._rng.random()
             )
-            self._wake = trio.Event()
             with trio.move_on_after(pause):
                 await self._wake.wait()
-                await trio.sleep(SETTLE)
+                await trio.sleep_until(max(ended + LEAST_PAUSE, trio.current_time() + SETTLE))
 
     def wake(self) -> None:
         """Begin a round now: the first peers are connected, or this machine's address has changed."""
@@ -160,7 +164,10 @@ class ReachProber:
             for connection in uninvited:
                 if connection not in peers[:OBSERVERS]:
                     nursery.start_soon(self._observe, connection, True, found)
+        # where this node is seen is of use at once, to punch; dial-backs take seconds more
+        self._add(found)
         seen = {each.peer: each.address for each in found if isinstance(each, Seen)}
+        found.clear()
         askable = [each for each in peers if each.peer_id in seen][:DIALERS]
         # one peer alone is asked twice, else its silence would leave the question open
         tries = 2 if len(askable) == 1 else 1

@@ -238,7 +238,8 @@ class Puncher:
             if isinstance(result, PeerError):
                 raise result
             return result
-        await self._probe(hearing, theirs.nonce, where)
+        if where or isinstance(theirs, Connect):  # who asks to be called back does not come by itself
+            await self._probe(hearing, theirs.nonce, where)
         try:
             connection = await self._dial(peer_id, hearing, where, len(claimed))
         except PunchFailed as error:

@@ -109,6 +109,25 @@ class TokenBucket:
         return max(0.0, -self._tokens / self._rate)
 
 
+class SharedRate:
+    """The rate of all circuits together. While it is exceeded each circuit gets an equal part of it.
+
+    So who sends little waits little, however much the others send.
+
+    Attributes:
+        circuits: how many share it now.
+    """
+
+    def __init__(self, bytes_per_second: int, now: float) -> None:
+        self._rate = bytes_per_second
+        self._bucket = TokenBucket(bytes_per_second, now)
+        self.circuits = 0
+
+    def take(self, count: int, now: float) -> float:
+        """Pay for one circuit's bytes; seconds that this circuit has to wait."""
+        return min(self._bucket.take(count, now), count * self.circuits / self._rate)
+
+
 class Circuit:
     """One circuit and what has passed through it.
 
@@ -127,7 +146,7 @@ class Circuit:
         origin: str,
         target: PeerId,
         limits: RelayLimits,
-        all_circuits: TokenBucket,
+        shared_rate: SharedRate,
         now: float,
     ) -> None:
         self.source = source
@@ -138,7 +157,7 @@ class Circuit:
         self.to_source = 0
         self._bytes = limits.circuit_bytes
         self._own_rate = TokenBucket(limits.circuit_bytes_per_second, now)
-        self._shared_rate = all_circuits
+        self._shared_rate = shared_rate
 
     def room(self, *, to_target: bool, at_most: int) -> int:
         """How many bytes may be read next in one direction; 0 once they are used up."""
@@ -169,7 +188,7 @@ class Reservations:
         self._per_source: Counter[PeerId] = Counter()
         self._per_source_ip: Counter[str] = Counter()
         self._per_target: Counter[PeerId] = Counter()
-        self._all_circuits = TokenBucket(limits.bytes_per_second, now)
+        self._shared_rate = SharedRate(limits.bytes_per_second, now)
 
     @property
     def circuits(self) -> int:
@@ -243,8 +262,9 @@ class Reservations:
                 raise RelayRefused(
                     Status.RESOURCE_LIMIT_EXCEEDED, f"all {limit} circuits of {whose} are taken", peer=source
                 )
-        circuit = Circuit(source, origin, target, self._limits, self._all_circuits, now)
+        circuit = Circuit(source, origin, target, self._limits, self._shared_rate, now)
         self._circuits.add(circuit)
+        self._shared_rate.circuits = len(self._circuits)
         self._per_source[source] += 1
         self._per_source_ip[origin] += 1
         self._per_target[target] += 1
@@ -255,6 +275,7 @@ class Reservations:
         if circuit not in self._circuits:
             return
         self._circuits.discard(circuit)
+        self._shared_rate.circuits = len(self._circuits)
         _count_down(self._per_source, circuit.source)
         _count_down(self._per_source_ip, circuit.origin)
         _count_down(self._per_target, circuit.target)

@@ -173,6 +173,8 @@ class CircuitAddress:
             raise LocalError(
                 f"multiaddr {shown} does not name its relay: /p2p/ID before /p2p-circuit is missing"
             )
+        if tail and not tail.startswith("/"):
+            raise LocalError(f"multiaddr {shown}: expected '/p2p-circuit', found '/p2p-circuit{tail[:20]}'")
         return cls(relay, _parse_peer(tail.split("/")[1:], shown) if tail else None)
 
     def __str__(self) -> str:

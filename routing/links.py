@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import trio
@@ -85,7 +85,7 @@ class Wayfinder(Protocol):
 
 def needs_connection(way: Way) -> bool:
     """Whether a way is agreed on over another connection to the same peer."""
-    return way in (Way.CALL_BACK, Way.PUNCH)
+    return way in (Way.CALL_BACK, Way.CALL_BACK_TCP, Way.PUNCH)
 
 
 async def ask_holdings(connection: Connection) -> holdings.Holdings:
@@ -108,11 +108,17 @@ async def ask_holdings(connection: Connection) -> holdings.Holdings:
 
 @dataclass
 class Link:
-    """A peer in use."""
+    """A peer in use.
+
+    Attributes:
+        name: what it calls itself.
+        since: when this connection was taken into use, on trio's clock.
+    """
 
     connection: Connection
     route: Route
     peer: QuicExpertPeer
+    name: str
     since: float
 
 
@@ -176,8 +182,11 @@ class PeerLinks:
         return link.peer if link is not None and link.connection.is_open else None
 
     def link(self, peer_id: str) -> Link | None:
-        """How a peer is connected now."""
-        return self._links.get(peer_id)
+        """How a peer is connected now, with what is known now as the reason."""
+        link = self._links.get(peer_id)
+        if link is not None:
+            self._reconsider(peer_id, link)
+        return link
 
     def failures(self) -> dict[str, str]:
         """Wanted peers that are not connected now, by their labels, with the reason."""
@@ -227,7 +236,7 @@ class PeerLinks:
             return
         self._pauses.worked(peer_id)
         self._failures.pop(peer_id, None)
-        self._take(peer_id, connection, route)
+        self._take(peer_id, connection, route, told.name)
         self._on_connected(peer_id, told)
         self._tried_once(peer_id)
         log.info(
@@ -250,17 +259,17 @@ class PeerLinks:
             await self._next_news(peer_id)
 
     async def _next_news(self, peer_id: str) -> None:
-        event = self._news[peer_id] = trio.Event()
-        await event.wait()
+        await self._news[peer_id].wait()
+        self._news[peer_id] = trio.Event()  # what comes while this is looked at is not lost
 
     def _tried_once(self, peer_id: str) -> None:
         self._tried.add(peer_id)
         self._round_changed.set()
         self._round_changed = trio.Event()
 
-    def _take(self, peer_id: str, connection: Connection, route: Route) -> None:
+    def _take(self, peer_id: str, connection: Connection, route: Route, name: str) -> None:
         peer = QuicExpertPeer(connection, path=route.path)
-        self._links[peer_id] = Link(connection, route, peer, trio.current_time())
+        self._links[peer_id] = Link(connection, route, peer, name, trio.current_time())
         self._on_route(peer_id, route)
 
     # --- getting there ---
@@ -296,12 +305,20 @@ class PeerLinks:
                     self._upgrades.failed((peer_id, link.route.rank), trio.current_time())
                 if other is None:
                     return link.connection.close_reason or "connection closed"
-                self._take(peer_id, *other)  # two had been open: the session goes on
+                self._take(peer_id, *other, link.name)  # two had been open: the session goes on
                 continue
             better = None if link.route.best else await self._better(peer_id, link)
             if better is not None:
                 self._replace(peer_id, link, *better)
             pause = UPGRADE_RETRY
+
+    def _reconsider(self, peer_id: str, link: Link) -> None:
+        """Say of a route what is known now: its reason may have been a guess when it was taken."""
+        if not link.connection.dialed:
+            return
+        for attempt in self._wayfinder.attempts(peer_id):
+            if attempt.way.value == link.route.rank and attempt.reason != link.route.reason:
+                link.route = replace(link.route, reason=attempt.reason)
 
     async def _closed_or_news(self, peer_id: str, link: Link) -> None:
         async with trio.open_nursery() as nursery:
@@ -311,8 +328,6 @@ class PeerLinks:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(closed)
-            if link.route.best:
-                await trio.sleep_forever()
             await self._next_news(peer_id)
             nursery.cancel_scope.cancel()
 
@@ -337,7 +352,7 @@ class PeerLinks:
         log.info(
             "%s is now %s instead of %s: %s", peer_id, route.kind.value, link.route.kind.value, route.reason
         )
-        self._take(peer_id, connection, route)
+        self._take(peer_id, connection, route, link.name)
         if self._nursery is not None and link.connection.dialed:
             self._nursery.start_soon(self._drain, link.connection)
 

@@ -36,8 +36,9 @@ class Way(Enum):
     DIAL = 0
     CALL_BACK = 1
     DIAL_TCP = 2
-    PUNCH = 3
-    RELAY = 4
+    CALL_BACK_TCP = 3
+    PUNCH = 4
+    RELAY = 5
 
     @property
     def kind(self) -> Kind:
@@ -141,8 +142,8 @@ def ways(own: Standing, peer: Standing, *, same_network: bool, punchable: Puncha
     if blocked and open_to_dials:
         where = "here" if own.udp is False else "at the peer"
         found.append(Attempt(Way.DIAL_TCP, f"UDP is blocked {where}: TCP to a public peer"))
-    elif blocked and own.reach == "public":
-        found.append(Attempt(Way.CALL_BACK, "UDP is blocked at the peer: it dialed this node over TCP"))
+    elif blocked and own.reach == "public" and own.udp is not False:
+        found.append(Attempt(Way.CALL_BACK_TCP, "UDP is blocked at the peer: it dialed this node over TCP"))
     elif own.udp is None and open_to_dials:
         found.append(Attempt(Way.DIAL_TCP, "nothing came over UDP: TCP to a peer that takes it"))
     if not blocked and "public" not in (own.reach, peer.reach):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from routing.dispatch.plan import HOME, Holder, LayerHolders
 from routing.wire.holdings import Holdings
@@ -39,6 +39,7 @@ class _Peer:
     connected: bool
     reason: str = ""
     unusable: str = ""
+    held: dict[tuple[int, int], int] = field(default_factory=dict)  # experts as bits, worked out once
 
 
 class HolderTable:
@@ -148,7 +149,9 @@ class HolderTable:
         costs, doubted = self._costs, self._doubted
         unknown = max(costs.values(), default=0.0)  # a peer that came just now is not better than the known
         for peer_id, peer in sorted(self._peers.items()):
-            held = Holder.of_runs(peer_id, self._runs(peer.holdings, key)).held
+            held = peer.held.get(key)
+            if held is None:
+                held = peer.held[key] = Holder.of_runs(peer_id, self._runs(peer.holdings, key)).held
             if not held:
                 continue
             if peer.connected and not peer.unusable:

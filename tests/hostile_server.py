@@ -1,6 +1,6 @@
-"""A process with an expert server for each way to misbehave, on real sockets: `python -m tests.hostile_server`.
+"""An expert server for each way to misbehave, on real sockets, in a process of its own.
 
-Takes the store's folder and the model's file; says where each listens as one line of JSON; ends when its
+`python -m tests.hostile_server STORE MODEL` says where each listens as one line of JSON, and ends when its
 stdin closes. They say that they hold everything, and compute right answers; what leaves is something else.
 """
 

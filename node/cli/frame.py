@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, TextIO, cast
 
-from node.cli import demo, generate, init, model, netcheck, run, slices, verify
+from node.cli import demo, generate, init, model, netcheck, run, slices, swarm, verify
 from node.sigint import EXIT_INTERRUPTED
 from routing.errors import LocalError, PanalError
 
@@ -25,7 +25,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head` leaves
 
-COMMANDS = (demo, verify, init, run, generate, netcheck, model, slices)
+COMMANDS = (demo, verify, init, run, generate, netcheck, swarm, model, slices)
 
 DESCRIPTION = """\
 Run a mixture-of-experts model on several devices that none of them could hold alone: one runs the
@@ -93,7 +93,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         try:
             args = build_parser().parse_args(argv)
             # What matters to the user is the command's own output; `run` opens a log of its own.
-            logging.getLogger("panal").addHandler(logging.NullHandler())
+            logging.getLogger("panal").addHandler(_log_handler())
             code: int = args.run(args)
             return code
         finally:
@@ -102,6 +102,17 @@ def run_command(argv: Sequence[str] | None = None) -> int:
         return _report(error)
     except BaseExceptionGroup as group:  # a trio nursery wraps whatever its tasks raise
         return _report(group)
+
+
+def _log_handler() -> logging.Handler:
+    """Where the log goes: nowhere, or to stderr if $PANAL_LOG names a level (debug, info, warning)."""
+    level = os.environ.get("PANAL_LOG", "").upper()
+    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+        return logging.NullHandler()
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
+    logging.getLogger("panal").setLevel(level)
+    return handler
 
 
 def _mend_streams() -> None:

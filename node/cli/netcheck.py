@@ -13,7 +13,10 @@ from node.cli.arguments import Subparsers, add_command, add_json
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
+    from node.config import NodeConfig
     from relay.netcheck import Report
+    from routing.identity import Identity
+    from routing.membership import Membership
     from routing.multiaddr import ListenAddress, PeerAddress
     from routing.quic.endpoint import Endpoint
 
@@ -78,14 +81,18 @@ async def _check(args: argparse.Namespace) -> Report:
     from node.config import load_config
     from node.config.shape import DEFAULT_LISTEN
     from relay.netcheck import netcheck
+    from routing.identity import Identity
+    from routing.membership import Membership
     from routing.multiaddr import ListenAddress
 
     listen, peers, backend = ListenAddress.parse(DEFAULT_LISTEN), list(args.peer), "qh3"
+    identity, membership = Identity.generate(), Membership()
     if args.config is not None:
-        swarm = load_config(args.config).swarm
-        listen, backend = swarm.listen, swarm.backend
-        peers = [*swarm.peers, *(peer for peer in peers if peer not in swarm.peers)]
-    endpoint = _endpoint(listen, backend)
+        config = load_config(args.config)
+        listen, backend = config.swarm.listen, config.swarm.backend
+        peers = [*config.swarm.peers, *peers]
+        identity, membership = _who(config)
+    endpoint = _endpoint(listen, backend, identity, membership)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)
@@ -96,19 +103,33 @@ async def _check(args: argparse.Namespace) -> Report:
     return report
 
 
-def _endpoint(listen: ListenAddress, backend: str) -> Endpoint:
-    """On the node's own port, or, if the node is running, on another: what the router does is the same.
-
-    With an identity of its own: peers of a running node must not take this for it.
-    """
+def _who(config: NodeConfig) -> tuple[Identity, Membership]:
+    """The config's node in a private swarm; else nobody, whom peers can't take for a running node."""
     from routing.identity import Identity
+    from routing.membership import Membership
+
+    if not config.swarm.swarm.is_private:
+        return Identity.generate(), Membership(config.swarm.swarm)
+    from node.swarm.node import load_membership
+    from node.swarm.place import Place
+
+    place = Place.of(config)
+    return place.identity, load_membership(place)
+
+
+def _endpoint(listen: ListenAddress, backend: str, identity: Identity, membership: Membership) -> Endpoint:
+    """On the node's own port, or, if the node is running, on another: what the router does is the same."""
     from routing.quic.endpoint import Endpoint
 
-    identity = Identity.generate()
+    def bound(port: int) -> Endpoint:
+        return Endpoint(
+            identity, listen=(listen.host, port), backend=backend, accept=False, membership=membership
+        )
+
     try:
-        return Endpoint(identity, listen=(listen.host, listen.port), backend=backend, accept=False)
+        return bound(listen.port)
     except LocalError:
-        endpoint = Endpoint(identity, listen=(listen.host, 0), backend=backend, accept=False)
+        endpoint = bound(0)
     port = endpoint.local_address[1]
     print(
         f"panal: port {listen.port} is in use (by this node?), checking with port {port}: "

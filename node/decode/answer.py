@@ -33,6 +33,7 @@ class Answer:
     Attributes:
         prompt_seconds: from the first pass to the first token.
         seconds: from the first pass to the last token.
+        routes: how each holder was reached at the end.
         stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
     """
 
@@ -44,6 +45,7 @@ class Answer:
     seconds: float
     stopped: str
     trips: TripsReport
+    routes: list[dict[str, object]]
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,6 +65,7 @@ class Answer:
             "seconds": round(self.seconds, 4),
             "tokens_per_second": round(self.tokens_per_second, 2),
             "panal": msgspec.to_builtins(self.trips),
+            "routes": self.routes,
         }
 
 
@@ -97,9 +100,7 @@ async def configured_backbone(
             ubatch=wanted.ubatch,
             deadline=wanted.deadline,
         )
-        async with live_backbone(
-            library, stored, place=place, settings=settings, home=home
-        ) as live:
+        async with live_backbone(library, stored, place=place, settings=settings, home=home) as live:
             if progress:
                 progress("looking for the peers that hold the experts", 0, 0)
             await live.covered()
@@ -166,6 +167,7 @@ def answer(
         seconds=time.perf_counter() - begun,
         stopped="length" if len(tokens) == limit else "context" if full else "end",
         trips=live.port.ledger.report(),
+        routes=live.routes(),
     )
 
 
@@ -188,6 +190,13 @@ def summary_rows(done: Answer) -> list[tuple[str, str]]:
     ]
     if trips.computed_home:
         rows.append(("seconds computed at home", f"{trips.computed_home:.2f}"))
+    if trips.hedges:
+        rows.append(("sent twice (of use)", f"{trips.hedges} ({trips.hedges_won})"))
+    if trips.moved:
+        rows.append(("parts moved to others", str(trips.moved)))
     if trips.slowest_peer:
         rows.append(("slowest peer", trips.slowest_peer))
+    for route in done.routes:
+        who = route["name"] or str(route["peer"])[-8:]
+        rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
     return rows

@@ -33,6 +33,10 @@ T = TypeVar("T")
 COVER_SECONDS = 5.0
 """How long a backbone waits for configured peers to connect before it says what is missing."""
 
+REACH_SECONDS = 20.0
+"""The same while peers are known to hold what is missing and are still being reached, perhaps by a relay:
+TCP, two handshakes and a circuit are some twelve round trips."""
+
 COVER_GRACE = 0.3
 """How long it waits for all of them first: peers that answer at once should take part in the first pass."""
 
@@ -86,9 +90,12 @@ class LiveBackbone:
         """
         with trio.move_on_after(COVER_GRACE):
             await self.links.first_round()
-        with trio.move_on_after(seconds):
-            while self.table.missing():
-                await trio.sleep(COVER_POLL)
+        begun = trio.current_time()
+        while self.table.missing():
+            patience = max(seconds, REACH_SECONDS) if self._is_hopeful() else seconds
+            if trio.current_time() - begun >= patience:
+                break
+            await trio.sleep(COVER_POLL)
         missing = self.table.missing()
         if not missing:
             return
@@ -108,6 +115,35 @@ class LiveBackbone:
         because = f" ({'; '.join(failures)})" if failures else ""
         raise NotCovered(
             f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address"
+        )
+
+    def routes(self) -> list[dict[str, object]]:
+        """How each connected holder is reached, for people and programs."""
+        found: list[dict[str, object]] = []
+        for peer_id in self.table.peers():
+            link = self.links.link(peer_id)
+            if link is not None:
+                route = link.route
+                found.append(
+                    {
+                        "peer": peer_id,
+                        "name": link.name,
+                        "route": route.kind.value,
+                        "transport": route.transport,
+                        "via": route.via,
+                        "reason": route.reason,
+                        "rtt_ms": round(link.connection.rtt * 1000, 1),
+                    }
+                )
+        return found
+
+    def _is_hopeful(self) -> bool:
+        """Whether a peer that says it holds experts of this model is on its way."""
+        failures = self.links.failures()
+        return any(
+            self.links.link(row.advert.peer_id) is None
+            and self.node.ways.label(row.advert.peer_id) not in failures
+            for row in self.node.table.holders_of(self.backbone.stored.model_id)
         )
 
 

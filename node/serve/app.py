@@ -56,7 +56,7 @@ async def serve(
     *,
     on_ready: Callable[[Serving], Awaitable[None]],
     progress: Progress | None = None,
-    watching: Watching = Watching(),  # noqa: B008  (frozen)
+    watching: Watching = Watching(),
 ) -> None:
     """Serve the config's slices until `on_ready` returns, or forever if it does not, or until cancelled."""
     entries = config.serve if config.relay.table.serve else config.require_serve()

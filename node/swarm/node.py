@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 import trio
 
 from node.config.own_address import dialable
+from node.swarm import dial_me
 from node.swarm.announcing import Announcer, Offered, Places
 from node.swarm.candidates import Candidates
 from node.swarm.control import Control
+from node.swarm.dial_me import DialMeService
 from node.swarm.directory_keeper import DirectoryKeeper
 from node.swarm.finding import Finder
 from node.swarm.meeting import Meetings
@@ -22,8 +24,8 @@ from node.swarm.ways import Ways, standing_of
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
 from relay.dialback import DialBackService
-from relay.probes import Probes
 from relay.prober import ReachProber
+from relay.probes import Probes
 from relay.punch import Puncher
 from relay.reachability import Reachability
 from relay.targets import plain_host
@@ -145,10 +147,13 @@ class SwarmNode:
             self.candidates,
             lambda: self.standing,
             control=self.control,
-            meeting=Meetings(self._puncher),
+            meeting=Meetings(self.endpoint, self._puncher),
             use_relays=place.relay.table.use,
+            takes_tcp=role.serves and place.swarm.control is not None,
+            is_seen=lambda: bool(self.prober.reachability.addresses),
             note_dial=lambda peer_id, answered: self.prober.note_dial(peer_id, answered=answered),
         )
+        self._dial_me = DialMeService(self.ways.dial_over_tcp)
         self.links = PeerLinks(
             self.endpoint, self.ways, on_connected=on_connected, on_lost=on_lost, on_route=on_route
         )
@@ -233,6 +238,7 @@ class SwarmNode:
             exchange_wire.PROTOCOL_ID: lambda stream: self.exchange.serve(stream),
             reach_wire.PROTOCOL_ID: lambda stream: self._dial_backs.serve(stream),
             punch_plan.PROTOCOL_ID: lambda stream: self._puncher.serve(stream),
+            dial_me.PROTOCOL_ID: lambda stream: self._dial_me.serve(stream),
             holdings.PROTOCOL_ID: _serve_nothing,
         }
         return handlers | dict(self.role.handlers)
@@ -305,9 +311,13 @@ class SwarmNode:
         begun = trio.current_time()
         while True:
             standing = self.standing
-            undecided = standing.reach == "unknown"
             waited = trio.current_time() - begun > UNDECIDED_SECONDS
-            needed = standing.reach == "private" or standing.udp is False or (undecided and waited)
+            needed = standing.udp is False or (
+                # a NAT that lets everybody in over UDP still lets nobody in over TCP
+                standing.mapping in ("independent", "dependent")
+                if standing.reach == "public"
+                else standing.reach == "private" or waited
+            )
             if not self.place.relay.table.use or not needed:
                 control.use_relays([])
             else:
@@ -350,6 +360,7 @@ class SwarmNode:
         return found
 
     def _places(self) -> Places:
+        """Where this node can be reached now; the control plane tells its peers the same."""
         outer = self.prober.reachability.addresses
         inner = dialable(ListenAddress(*self.endpoint.local_address))
         addresses = [str(ListenAddress(host, port)) for host, port in outer] + [str(inner)]
@@ -357,6 +368,7 @@ class SwarmNode:
         relays: list[str] = []
         if self.control is not None:
             control = self._control_places(self.control, [host for host, _ in outer] + [inner.host])
+            self.control.host.announce(tuple(map(ControlAddress.parse, control)))
             relays = [str(each) for each in self.control.reserved]
         serves = self.control is not None and self.control.service is not None
         return Places(list(dict.fromkeys(addresses)), control, relays, serves)

@@ -58,6 +58,9 @@ class Meeting(Protocol):
     async def call_back(self, over: Connection) -> Connection:
         """Have the peer dial this node; PeerError if it did not arrive."""
 
+    async def call_back_over_tcp(self, over: Connection) -> Connection:
+        """The same over TCP."""
+
 
 class Ways:
     """A `routing.links.Wayfinder`.
@@ -67,6 +70,9 @@ class Ways:
         control: None where the control plane is off.
         meeting: None where nothing can be agreed on (no handlers for it).
         use_relays: whether the config lets traffic go through relays.
+        is_seen: whether this node knows where others see it, without which it cannot be met half-way.
+        takes_tcp: whether this node listens for TCP and says where in its advert.
+        note_dial: told of each dial over UDP and whether it was answered.
     """
 
     def __init__(
@@ -78,6 +84,8 @@ class Ways:
         control: ControlPlane | None,
         meeting: Meeting | None,
         use_relays: bool,
+        is_seen: Callable[[], bool] = lambda: True,
+        takes_tcp: bool = False,
         note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
     ) -> None:
         self._endpoint = endpoint
@@ -86,6 +94,8 @@ class Ways:
         self._control = control
         self._meeting = meeting
         self._use_relays = use_relays
+        self._is_seen = is_seen
+        self._takes_tcp = takes_tcp
         self._note_dial = note_dial
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
@@ -125,10 +135,13 @@ class Ways:
             transport = "tcp"
         else:
             assert over is not None and self._meeting is not None
-            meet = self._meeting.punch if way is Way.PUNCH else self._meeting.call_back
-            connection = await meet(over)
-            if connection.is_carried:
-                transport = "tcp"
+            meeting = self._meeting
+            if way is Way.PUNCH:
+                connection = await meeting.punch(over)
+            elif way is Way.CALL_BACK:
+                connection = await meeting.call_back(over)
+            else:
+                connection, transport = await meeting.call_back_over_tcp(over), "tcp"
         route = Route(
             way.kind, attempt.reason, "tcp" if transport == "tcp" else "udp", via=via, rank=way.value
         )
@@ -166,6 +179,21 @@ class Ways:
             Kind.PUNCHED, "the peer and this node punched their NATs", rank=Way.PUNCH.value
         )
 
+    async def dial_over_tcp(self, peer_id: str) -> Connection:
+        """Dial a peer where its advert says that it takes TCP.
+
+        Raises:
+            PeerError, LocalError: it says nothing, or did not answer.
+        """
+        candidate = self._candidates.find(peer_id)
+        if candidate is None or not self._possible(Way.DIAL_TCP, candidate):
+            raise PeerError("no TCP address of it is known", peer=peer_id)
+        connection = await self._dial_tcp(candidate)
+        self._routes[connection] = Route(
+            Kind.DIRECT, "UDP is blocked here: TCP to a public peer", "tcp", rank=Way.DIAL_TCP.value
+        )
+        return connection
+
     async def accept(self, stream: ByteStream, *, metered: bool = False) -> None:
         """Carry what a peer has opened; returns when the stream ends."""
         await carry(self._endpoint, stream, metered=metered)
@@ -179,7 +207,9 @@ class Ways:
             return self._control is not None and bool(candidate.control)
         if way is Way.RELAY:
             return self._control is not None and self._use_relays and bool(candidate.relays)
-        return self._meeting is not None
+        if way is Way.CALL_BACK_TCP:
+            return self._meeting is not None and self._takes_tcp
+        return self._meeting is not None and self._is_seen()
 
     async def _dial(self, candidate: Candidate) -> Connection:
         addresses = list(dict.fromkeys([*candidate.near, *candidate.quic]))

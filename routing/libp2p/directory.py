@@ -50,7 +50,7 @@ from routing.libp2p.secure_channel import ConnectionLost
 from routing.peer_id_bytes import peer_id_to_bytes
 from routing.wire.advert import SignedAdvert
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("panal.directory")
 
 # One request to one server, dialing it included: four round trips of the worst links.
 QUERY_SECONDS = 5.0
@@ -60,6 +60,8 @@ CALL_SECONDS = 20.0
 MAX_FOUND = 64
 # Record lookups at the same time within one search.
 FETCHES_AT_ONCE = 8
+# The same for the keys of one publication.
+LISTINGS_AT_ONCE = 4
 # Valid answers for one record before the newest of them is taken.
 QUORUM = 3
 # Models under which a node lists itself; a server keeps MAX_KEYS_PER_PROVIDER (kad_store.py) keys of a peer.
@@ -177,11 +179,17 @@ class Directory:
                 for peer in nearest:
                     nursery.start_soon(put, peer)
 
+        limiter = trio.CapacityLimiter(LISTINGS_AT_ONCE)
+
+        async def list_under(model_id: str | None) -> None:
+            async with limiter:
+                await self._provide(provider_key(self._swarm_id, model_id))
+
         with trio.move_on_after(CALL_SECONDS):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(put_all)
                 for model_id in (None, *dict.fromkeys(model_ids[:MAX_MODELS])):
-                    nursery.start_soon(self._provide, provider_key(self._swarm_id, model_id))
+                    nursery.start_soon(list_under, model_id)
         self._close_idle()
         return stored
 

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -20,36 +19,27 @@ import trio
 from routing.control_address import ControlAddress
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId, encode_public_key
-from routing.libp2p.delimited import DelimitedReader, write_delimited
-from routing.libp2p.identify import (
-    IDENTIFY,
-    IDENTIFY_PUSH,
-    MAX_IDENTIFY_BYTES,
-    PeerInfo,
-    decode_identify,
-    encode_identify,
-)
+from routing.libp2p.identify import IDENTIFY, IDENTIFY_PUSH, PeerInfo
 from routing.libp2p.inbound_limits import InboundLimits
+from routing.libp2p.introductions import Introductions, Observer
 from routing.libp2p.muxed_stream import MuxedStream
 from routing.libp2p.secure_channel import ConnectionLost, SecureChannel, secure
-from routing.libp2p.yamux import YamuxConnection
+from routing.libp2p.tcp import far_end, open_listeners, remote_ip, system_words
+from routing.libp2p.yamux import YAMUX, YamuxConnection
 from routing.wire.multistream import Dialer, Listener, NegotiationError
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("panal.libp2p")
 
 Handler = Callable[[MuxedStream], Awaitable[None]]
 PeerCallback = Callable[[PeerId], None]
 
 PING = "/ipfs/ping/1.0.0"
-_YAMUX = "/yamux/1.0.0"
 _PING_BYTES = 32
 
 # From the accepted socket to an established connection: four round trips, on the worst of links.
 INBOUND_HANDSHAKE_SECONDS = 10.0
 # An inbound stream must name its protocol by then.
 STREAM_NEGOTIATION_SECONDS = 10.0
-# One exchange of identify.
-IDENTIFY_SECONDS = 10.0
 # Connections one peer may have with us: two when both dial at once, one more while an old one dies.
 MAX_CONNECTIONS_PER_PEER = 3
 # What identify calls us.
@@ -79,19 +69,18 @@ class ControlHost:
         self._listen = listen
         self._announce = announce
         self._listeners: list[trio.SocketListener] = []
+        self._introductions = Introductions(self, encode_public_key(identity.public_key))
         self._handlers: dict[str, Handler] = {
             PING: _answer_pings,
-            IDENTIFY: self._answer_identify,
-            IDENTIFY_PUSH: self._take_push,
+            IDENTIFY: self._introductions.answer,
+            IDENTIFY_PUSH: self._introductions.take_push,
         }
         self._connections: dict[PeerId, list[YamuxConnection]] = {}
-        self._infos: dict[PeerId, PeerInfo] = {}
-        self._identified: dict[PeerId, trio.Event] = {}
         self._limits = InboundLimits()
         self._on_connected: list[PeerCallback] = []
         self._on_disconnected: list[PeerCallback] = []
-        self._on_identified: list[Callable[[PeerId, PeerInfo], None]] = []
         self._kept: set[PeerId] = set()
+        self._dials: dict[PeerId, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
@@ -101,7 +90,7 @@ class ControlHost:
             LocalError: the address can't be listened on.
         """
         if self._listen is not None:
-            self._listeners = await _open_listeners(*self._listen)
+            self._listeners = await open_listeners(*self._listen)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -151,7 +140,7 @@ class ControlHost:
         *,
         connected: PeerCallback | None = None,
         disconnected: PeerCallback | None = None,
-        identified: Callable[[PeerId, PeerInfo], None] | None = None,
+        identified: Observer | None = None,
     ) -> None:
         """Be told of peers. Callbacks must not wait.
 
@@ -161,7 +150,7 @@ class ControlHost:
             identified: when it has told about itself, or tells anew.
         """
         if identified is not None:
-            self._on_identified.append(identified)
+            self._introductions.watch(identified)
         if connected is not None:
             self._on_connected.append(connected)
         if disconnected is not None:
@@ -199,14 +188,11 @@ class ControlHost:
 
     def info(self, peer_id: str) -> PeerInfo | None:
         """What a connected peer said of itself; None while it has not."""
-        return self._infos.get(PeerId(peer_id))
+        return self._introductions.info(peer_id)
 
     async def wait_identified(self, peer_id: str) -> PeerInfo | None:
         """Wait until a connected peer's identify exchange is over; None if it failed."""
-        event = self._identified.get(PeerId(peer_id))
-        if event is not None:
-            await event.wait()
-        return self.info(peer_id)
+        return await self._introductions.wait(peer_id)
 
     def is_kept(self, peer_id: str) -> bool:
         """Whether somebody wants this connection: we dialed it to keep it, or the peer dialed us."""
@@ -230,18 +216,27 @@ class ControlHost:
             raise LocalError(f"{address} is no TCP address")
         if address.peer_id == self.peer_id:
             raise LocalError(f"{address} is this node itself")
-        if self.is_connected(address.peer_id):
-            if keep:
-                self._kept.add(address.peer_id)
-            return
-        with _deadline(timeout, f"{address} did not answer within {timeout:g} s", address.peer_id):
-            try:
-                stream = await trio.open_tcp_stream(address.host, address.port)
-            except OSError as error:
-                raise ConnectionLost(f"{address}: {_why(error)}", peer=address.peer_id) from None
-            await self.connect_over(
-                stream, address.peer_id, remote=_remote_ip(stream), timeout=timeout, keep=keep
-            )
+        if not self.is_connected(address.peer_id):
+            with _deadline(timeout, f"{address} did not answer within {timeout:g} s", address.peer_id):
+                await self._dial(address, address.peer_id, timeout, keep)
+        if keep:
+            self._kept.add(address.peer_id)
+
+    async def _dial(self, address: ControlAddress, peer_id: PeerId, timeout: float, keep: bool) -> None:
+        lock = self._dials.setdefault(peer_id, trio.Lock())  # two callers at once share one connection
+        try:
+            async with lock:
+                if self.is_connected(peer_id):
+                    return
+                try:
+                    stream = await trio.open_tcp_stream(address.host, address.port)
+                except OSError as error:
+                    raise ConnectionLost(f"{address}: {system_words(error)}", peer=peer_id) from None
+                remote = remote_ip(stream)
+                await self.connect_over(stream, peer_id, remote=remote, timeout=timeout, keep=keep)
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._dials.pop(peer_id, None)
 
     async def connect_over(
         self,
@@ -265,7 +260,7 @@ class ControlHost:
         try:
             with _deadline(timeout, f"{named} did not finish its handshake within {timeout:g} s", named):
                 channel, early = await self._upgrade(stream, peer_id, initiator=True)
-                self._add(channel, remote, _far_end(stream), dialed=True, early=early)
+                self._add(channel, remote, far_end(stream), dialed=True, early=early)
                 if keep:
                     self._kept.add(channel.peer_id)
                 return channel.peer_id
@@ -293,7 +288,7 @@ class ControlHost:
                 return
             established = True
             self._limits.established(key)
-            connection = self._add(channel, remote, _far_end(stream), dialed=False, early=early)
+            connection = self._add(channel, remote, far_end(stream), dialed=False, early=early)
             await connection.closed.wait()
         except (PeerError, trio.TooSlowError) as error:
             _log.debug("inbound connection from %s: %s", remote, error)
@@ -367,9 +362,8 @@ class ControlHost:
         """Tell connected peers that understand it what we listen on and speak now."""
         if self._nursery is None:
             return
-        for peer_id, info in self._infos.items():
-            if IDENTIFY_PUSH in info.protocols:
-                self._nursery.start_soon(self._push, peer_id)
+        for peer_id in self._introductions.willing():
+            self._nursery.start_soon(self._introductions.push, peer_id)
 
     # inside
 
@@ -381,7 +375,7 @@ class ControlHost:
 
     async def _accept_all(self, listener: trio.SocketListener) -> None:
         async def serve(stream: trio.SocketStream) -> None:
-            await self.serve_stream(stream, remote=_remote_ip(stream))
+            await self.serve_stream(stream, remote=remote_ip(stream))
 
         await trio.serve_listeners(serve, [listener])
 
@@ -389,18 +383,7 @@ class ControlHost:
         self, stream: trio.abc.Stream, expected: PeerId | None, *, initiator: bool
     ) -> tuple[SecureChannel, bytes]:
         channel = await secure(stream, self.identity, expected=expected, initiator=initiator)
-        if initiator:
-            dialer = Dialer(_YAMUX)
-            await channel.write(dialer.opening())
-            while dialer.agreed is None:
-                dialer.receive_data(await _channel_some(channel))
-            return channel, dialer.trailing_data
-        listener = Listener((_YAMUX,))
-        while listener.agreed is None:
-            listener.receive_data(await _channel_some(channel))
-            if answer := listener.data_to_send():
-                await channel.write(answer)
-        return channel, listener.trailing_data
+        return channel, await channel.negotiate(YAMUX, initiator=initiator)
 
     def _add(
         self,
@@ -424,8 +407,8 @@ class ControlHost:
             known[0].close("replaced by a newer connection")
         self._nursery.start_soon(self._drive, connection)
         if len(known) == 1:
-            self._identified[peer_id] = trio.Event()
-            self._nursery.start_soon(self._identify, peer_id)
+            self._introductions.expect(peer_id)
+            self._nursery.start_soon(self._introductions.meet, peer_id)
             for callback in self._on_connected:
                 callback(peer_id)
         return connection
@@ -441,17 +424,17 @@ class ControlHost:
             known.remove(connection)
             if not known:
                 del self._connections[peer_id]
-                self._infos.pop(peer_id, None)
+                self._introductions.forget(peer_id)
                 self._kept.discard(peer_id)
-                self._identified.pop(peer_id).set()
                 for callback in self._on_disconnected:
                     callback(peer_id)
 
-    def _start_handler(self, stream: MuxedStream) -> None:
+    def _start_handler(self, connection: YamuxConnection, stream: MuxedStream) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(self._handle, stream)
+        connection.handlers += 1
+        self._nursery.start_soon(self._handle, connection, stream)
 
-    async def _handle(self, stream: MuxedStream) -> None:
+    async def _handle(self, connection: YamuxConnection, stream: MuxedStream) -> None:
         try:
             with trio.fail_after(STREAM_NEGOTIATION_SECONDS):
                 listener = Listener(self._handlers)
@@ -467,15 +450,15 @@ class ControlHost:
             if handler is not None:
                 await handler(stream)
                 await stream.aclose()
-        except (PeerError, trio.TooSlowError) as error:
-            _log.debug("%r: %s", stream, error)
-        except Exception:  # noqa: BLE001 - a handler's bug must not end the node
-            _log.exception("handler of %s failed", stream.protocol or "a stream")
+        except Exception as error:  # noqa: BLE001 - a handler's bug must not end the node
+            if _is_peers_fault(error):
+                _log.debug("%r: %s", stream, error)
+            else:
+                _log.exception("handler of %s failed", stream.protocol or "a stream")
         finally:
+            connection.handlers -= 1
             if stream.closed_at is None:
                 stream.abort()
-
-    # identify
 
     def own_addresses(self) -> tuple[ControlAddress, ...]:
         """What peers are told: the announced addresses, else those listened on; the last resort is where
@@ -485,61 +468,22 @@ class ControlHost:
             for text in self.local_addresses
             if not text.startswith(("/ip4/0.0.0.0/", "/ip6/::/"))
         )
-        seen = (info.observed for info in self._infos.values())
+        seen = (info.observed for info in self._introductions.all())
         return self._announce or listening or tuple(address for address in seen if address is not None)[:1]
 
-    def _own_info(self, peer_id: str) -> PeerInfo:
-        addresses = self._announce or (self.own_addresses() if self._listeners else ())
-        return PeerInfo(addresses, frozenset(self._handlers), self._observed(peer_id), AGENT)
-
-    def _observed(self, peer_id: str) -> ControlAddress | None:
+    def own_info(self, peer_id: str) -> PeerInfo:
+        """What identify tells a peer."""
         connection = self._connection(peer_id)
-        return None if connection is None else connection.far_end
+        addresses = self._announce or (self.own_addresses() if self._listeners else ())
+        observed = None if connection is None else connection.far_end
+        return PeerInfo(addresses, frozenset(self._handlers), observed, AGENT)
 
-    async def _answer_identify(self, stream: MuxedStream) -> None:
-        await write_delimited(stream, self._encode_info(stream.peer_id))
 
-    def _encode_info(self, peer_id: str) -> bytes:
-        return encode_identify(encode_public_key(self.identity.public_key), self._own_info(peer_id))
-
-    async def _take_push(self, stream: MuxedStream) -> None:
-        with trio.fail_after(IDENTIFY_SECONDS):
-            await self._read_info(stream)
-
-    async def _read_info(self, stream: MuxedStream) -> None:
-        message = await DelimitedReader(stream).read(MAX_IDENTIFY_BYTES)
-        if message is None:
-            return
-        try:
-            info = decode_identify(message)
-        except ValueError as error:
-            raise ConnectionLost(f"{stream.peer_id}: identify: {error}", peer=stream.peer_id) from None
-        if PeerId(stream.peer_id) in self._connections:
-            self._infos[PeerId(stream.peer_id)] = info
-            for callback in self._on_identified:
-                callback(PeerId(stream.peer_id), info)
-
-    async def _identify(self, peer_id: PeerId) -> None:
-        event = self._identified[peer_id]
-        try:
-            with trio.fail_after(IDENTIFY_SECONDS):
-                stream = await self.open_stream(peer_id, IDENTIFY, timeout=IDENTIFY_SECONDS)
-                try:
-                    await self._read_info(stream)
-                finally:
-                    stream.abort()
-        except (PeerError, trio.TooSlowError) as error:
-            _log.debug("identify with %s: %s", peer_id, error)
-        finally:
-            event.set()
-
-    async def _push(self, peer_id: PeerId) -> None:
-        try:
-            stream = await self.open_stream(peer_id, IDENTIFY_PUSH, timeout=IDENTIFY_SECONDS)
-            await write_delimited(stream, self._encode_info(peer_id))
-            await stream.aclose()
-        except PeerError as error:
-            _log.debug("identify push to %s: %s", peer_id, error)
+def _is_peers_fault(error: Exception) -> bool:
+    """Also of the groups that a handler's own nursery makes."""
+    if isinstance(error, ExceptionGroup):
+        return error.split((PeerError, trio.TooSlowError))[1] is None
+    return isinstance(error, PeerError | trio.TooSlowError)
 
 
 async def _answer_pings(stream: MuxedStream) -> None:
@@ -554,13 +498,6 @@ async def _read_some(stream: MuxedStream) -> bytes:
     return data
 
 
-async def _channel_some(channel: SecureChannel) -> bytes:
-    data = await channel.read()
-    if not data:
-        raise ConnectionLost(f"{channel.peer_id} hung up during the handshake", peer=channel.peer_id)
-    return data
-
-
 @contextlib.contextmanager
 def _deadline(seconds: float, text: str, peer: str) -> Iterator[None]:
     """A ConnectionLost with that text when the time is over."""
@@ -568,37 +505,3 @@ def _deadline(seconds: float, text: str, peer: str) -> Iterator[None]:
         yield
     if scope.cancelled_caught:
         raise ConnectionLost(text, peer=peer)
-
-
-async def _open_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    try:
-        return await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
-        raise LocalError(
-            f"can't listen on {host} port {port} (TCP): {_why(error)}; choose another port"
-        ) from None
-
-
-def _remote_ip(stream: trio.SocketStream) -> str:
-    address = _far_end(stream)
-    return "gone" if address is None else address.host
-
-
-def _far_end(stream: trio.abc.Stream) -> ControlAddress | None:
-    """Where a TCP stream leads; None for other streams, and if it broke before we looked."""
-    if not isinstance(stream, trio.SocketStream):
-        return None
-    try:
-        host, port = stream.socket.getpeername()[:2]
-    except OSError:
-        return None
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return ControlAddress.of(str(address), port)
-
-
-def _why(error: OSError) -> str:
-    cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-    text = cause.strerror or str(cause) or type(cause).__name__
-    return text[:1].lower() + text[1:]

@@ -31,9 +31,10 @@ from routing.peer_id_bytes import peer_id_to_bytes
 MAX_PROVIDERS_IN_REPLY = 64
 # A stream on which no request comes is closed.
 IDLE_SECONDS = 30.0
-# Requests of one origin: a burst as a lookup or a publication makes, and then so many a second.
-REQUEST_BURST = 400
-REQUESTS_PER_SECOND = 40.0
+# Requests of one origin: a burst as a household's publications make (two for each of 25 keys of a node), and
+# then so many a second. One costs a third of a millisecond.
+REQUEST_BURST = 1000
+REQUESTS_PER_SECOND = 50.0
 # Origins counted at the same time; when there are more, the count begins anew.
 MAX_ORIGINS = 4096
 

@@ -5,6 +5,9 @@ Works over anything with trio's stream interface: a TCP socket, a WebSocket, a c
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
 import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
@@ -88,6 +91,20 @@ class SecureChannel:
             out += len(message).to_bytes(2, "big") + message
         await send(self._stream, bytes(out))
 
+    async def negotiate(self, protocol: str, *, initiator: bool) -> bytes:
+        """Agree on the one protocol that runs on the channel; what arrived after the agreement.
+
+        Raises:
+            PeerError: the peer speaks another one, or left.
+        """
+        return await _agree(self._read_some, self.write, protocol, initiator=initiator)
+
+    async def _read_some(self) -> bytes:
+        data = await self.read()
+        if not data:
+            raise ConnectionLost("the peer hung up during the handshake", peer=self.peer_id)
+        return data
+
     async def abort(self) -> None:
         """Close the stream below at once."""
         await trio.aclose_forcefully(self._stream)
@@ -105,7 +122,8 @@ async def secure(
     Raises:
         PeerError: the peer speaks another protocol, is another peer, or left.
     """
-    arrived = bytearray(await _negotiate(stream, _NOISE, initiator=initiator))
+    read, write = partial(_receive_some, stream), partial(send, stream)
+    arrived = bytearray(await _agree(read, write, _NOISE, initiator=initiator))
     handshake = Handshake(
         identity,
         expected=expected,
@@ -126,21 +144,27 @@ async def secure(
     return SecureChannel(stream, handshake.peer_id, sending, receiving, arrived)
 
 
-async def _negotiate(stream: trio.abc.Stream, protocol: str, *, initiator: bool) -> bytes:
+async def _agree(
+    read: Callable[[], Awaitable[bytes]],
+    write: Callable[[bytes], Awaitable[None]],
+    protocol: str,
+    *,
+    initiator: bool,
+) -> bytes:
     """Agree on the one protocol offered; what arrived after the agreement is returned."""
     if initiator:
         dialer = Dialer(protocol)
-        await send(stream, dialer.opening())
+        await write(dialer.opening())
         while dialer.agreed is None:
-            dialer.receive_data(await _receive_some(stream))
+            dialer.receive_data(await read())
         return dialer.trailing_data
     listener = Listener((protocol,))
     while listener.agreed is None:
         try:
-            listener.receive_data(await _receive_some(stream))
+            listener.receive_data(await read())
         finally:
             if answer := listener.data_to_send():
-                await send(stream, answer)
+                await write(answer)
     return listener.trailing_data
 
 

@@ -34,6 +34,8 @@ from routing.libp2p.yamux_frames import (
     encode_frame,
 )
 
+YAMUX = "/yamux/1.0.0"
+
 # Streams a peer may have open at us: a relay carries dozens of circuits of one peer, the DHT one query each.
 MAX_INBOUND_STREAMS = 128
 # Streams above the bound that are reset one by one before the peer counts as hostile.
@@ -73,6 +75,7 @@ class YamuxConnection:
         rtt: the last measured round trip, seconds; NaN before the first.
         far_end: the address the connection goes to, where it is one of TCP.
         closed: set when `run` has ended.
+        handlers: how many handlers of its streams run; they may outlive their streams, and count as these.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class YamuxConnection:
         remote: str,
         dialed: bool,
         early: bytes,
-        on_stream: Callable[[MuxedStream], None],
+        on_stream: Callable[[YamuxConnection, MuxedStream], None],
     ) -> None:
         self.channel = channel
         self.remote = remote
@@ -90,6 +93,7 @@ class YamuxConnection:
         self.rtt = math.nan
         self.far_end: ControlAddress | None = None
         self.closed = trio.Event()
+        self.handlers = 0
         self._on_stream = on_stream
         self._streams: dict[int, MuxedStream] = {}
         self._next_id = 1 if dialed else 2
@@ -307,11 +311,14 @@ class YamuxConnection:
 
     def _stream_for(self, frame: Frame) -> MuxedStream | None:
         stream = self._streams.get(frame.stream_id)
-        if stream is not None or not frame.flags & SYN:
+        if not frame.flags & SYN:
             return stream
+        if stream is not None:
+            raise ValueError(f"it opened stream {frame.stream_id} again")
         if frame.stream_id % 2 == self._next_id % 2:
             raise ValueError("it opened a stream with our number")
-        if self._opened(by_us=False) >= MAX_INBOUND_STREAMS or not self.is_open:
+        held = max(self._opened(by_us=False), self.handlers)
+        if held >= MAX_INBOUND_STREAMS or not self.is_open:
             self._refused += 1
             if self._refused > MAX_REFUSED_IN_A_ROW:
                 raise ValueError(f"more than {MAX_INBOUND_STREAMS} streams, again and again")
@@ -320,7 +327,7 @@ class YamuxConnection:
         self._refused = 0
         stream = self._streams[frame.stream_id] = MuxedStream(self, frame.stream_id, opened_by_us=False)
         self.enqueue(Kind.WINDOW_UPDATE, ACK, frame.stream_id, 0)
-        self._on_stream(stream)
+        self._on_stream(self, stream)
         return stream
 
     def _take_flags(self, stream: MuxedStream, frame: Frame) -> None:

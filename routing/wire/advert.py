@@ -29,8 +29,7 @@ from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId, parse_peer_id, public_key_of
 from routing.multiaddr import MAX_MULTIADDR_CHARS, PeerAddress
 from routing.wire.codecs import Buffer
-from routing.wire.holdings import MAX_NAME_BYTES, MAX_SLICES, MAX_WORDS, Slice
-from routing.wire.holdings import _fault as slice_fault
+from routing.wire.holdings import MAX_NAME_BYTES, MAX_SLICES, MAX_WORDS, Slice, slice_fault
 from routing.wire.limits import MAX_ROWS
 from routing.wire.text import sanitise
 

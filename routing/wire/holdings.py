@@ -159,7 +159,7 @@ def decode_holdings(buffer: Buffer, *, peer: str = "") -> Holdings:
     """
     holdings = _decoded(_holdings_decoder, buffer, MAX_ANSWER_BYTES, "slices answer", peer)
     for number, held in enumerate(holdings.slices):
-        fault = _fault(held)
+        fault = slice_fault(held)
         if fault:
             raise _error(peer, "slices answer", f"slice {number}: {fault}")
     return msgspec.structs.replace(holdings, name=sanitise(holdings.name, MAX_NAME_BYTES))
@@ -193,7 +193,7 @@ def _decoded(decoder: msgspec.json.Decoder[_T], buffer: Buffer, limit: int, what
         raise _error(peer, what, str(error)) from error
 
 
-def _fault(held: Slice) -> str:
+def slice_fault(held: Slice) -> str:
     """What is wrong with a slice's runs; "" if nothing."""
     if held.kind == "experts" and (held.layers or not held.experts):
         return "kind experts takes runs of experts and no runs of layers"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from node.config import load_config
+from node.swarm.node import load_membership
+from node.swarm.place import Place
 from relay.contacts import Contacts
-from relay.dialback import PROBES_PER_TARGET, REQUESTS_PER_PEER, DialBackService
+from relay.dialback import DIAL_BACKS_PER_PEER, PROBES_PER_TARGET, DialBackService
 from relay.netcheck import Check, Status, netcheck
-from relay.probes import Probes
 from relay.prober import ReachProber
+from relay.probes import Probes
 from relay.punch import PUNCHES_PER_PEER, Puncher
 from relay.punch_plan import PROTOCOL_ID as PUNCH
-from relay.punch_plan import CallBack, Outcome, PunchFailed, decode, encode, pack_addresses
+from relay.punch_plan import CallBack, Outcome, decode, encode, pack_addresses
 from relay.reach_wire import (
     COPIES,
     MAX_MESSAGE_BYTES,
@@ -44,7 +49,7 @@ from routing.multiaddr import PeerAddress
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.errors import StreamClosed
-from routing.quic.paths import Path
+from routing.quic.paths import Path as CarriedPath
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="needs more loopback addresses than 127.0.0.1"
@@ -144,7 +149,7 @@ def test_peers_and_their_helpers_show_that_a_node_is_public() -> None:
             ), verdict
             assert verdict.addresses == (x.endpoint.local_address,)
             assert verdict.port_kept is True
-            assert x.changes == [verdict]
+            assert x.changes[-1] == verdict
             assert x.prober.candidates() == [x.endpoint.local_address]
             assert list(x.prober.clock_offsets.values()) == [HOUR, HOUR]
 
@@ -178,6 +183,7 @@ def test_one_peer_is_enough_where_there_is_no_other() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_connection_that_nobody_invited_is_evidence_once() -> None:
     async def test() -> None:
         async with nodes(3) as (x, invited, stranger):
@@ -225,14 +231,11 @@ def test_a_helper_sends_a_few_small_datagrams_and_then_no_more() -> None:
             host, port = bystander.getsockname()
             request = ProbeFor(NONCE, pack_host(host), [port])
             first, second = await p1.connect(helper), await p2.connect(helper)
-            for _ in range(REQUESTS_PER_PEER):
+            for _ in range(PROBES_PER_TARGET):
                 await ask(first, request, Probed)
-            with pytest.raises(ReachError, match="asked too often"):
-                await ask(first, request, Probed)
-            # another asker does not get more sent to the same address
-            assert REQUESTS_PER_PEER >= PROBES_PER_TARGET
-            with pytest.raises(ReachError, match="probed too often"):
-                await ask(second, request, Probed)
+            for asker in (first, second):  # another one does not get more sent to the same address
+                with pytest.raises(ReachError, match="probed too often"):
+                    await ask(asker, request, Probed)
             await trio.sleep(0.05)
             got = received(bystander)
             assert got == [encode_probe(NONCE, ProbeKind.STRANGER)] * (PROBES_PER_TARGET * COPIES)
@@ -268,13 +271,13 @@ def test_a_dial_back_goes_to_the_asker_only_and_is_counted() -> None:
             with x.probes.expecting(
                 NONCE, ProbeKind.OTHER_PORT, then=lambda _, sender: arrived.append(sender)
             ):
-                for _ in range(REQUESTS_PER_PEER):
+                for _ in range(DIAL_BACKS_PER_PEER):
                     answer = await ask(connection, DialBack(NONCE), DialedBack)
                     assert answer.other_port and not answer.helper
                 with pytest.raises(ReachError, match="asked too often"):
                     await ask(connection, DialBack(NONCE), DialedBack)
                 await trio.sleep(0.05)
-            assert len(arrived) == REQUESTS_PER_PEER * COPIES
+            assert len(arrived) == DIAL_BACKS_PER_PEER * COPIES
             assert {host for host, _ in arrived} == {p.address.host}
             assert p.address.port not in {port for _, port in arrived}
 
@@ -312,7 +315,7 @@ def test_unknown_probes_are_dropped_without_an_answer() -> None:
 async def carried(a: Node, b: Node) -> AsyncIterator[Connection]:
     """A connection of a's to b that runs beside the socket, as through a relay."""
 
-    def outbox(other: Endpoint, paths: list[Path], into: int) -> Callable[[Any], None]:
+    def outbox(other: Endpoint, paths: list[CarriedPath], into: int) -> Callable[[Any], None]:
         send, receive = trio.open_memory_channel[Any](1000)
 
         async def pump() -> None:
@@ -323,7 +326,7 @@ async def carried(a: Node, b: Node) -> AsyncIterator[Connection]:
         return lambda datagrams: send.send_nowait(list(datagrams))
 
     async with trio.open_nursery() as nursery:
-        paths: list[Path] = []
+        paths: list[CarriedPath] = []
         paths.append(a.endpoint.open_path(outbox(b.endpoint, paths, 1), "relay"))
         paths.append(b.endpoint.open_path(outbox(a.endpoint, paths, 0), "relay"))
         address = PeerAddress(*paths[0].address, b.endpoint.peer_id)
@@ -380,46 +383,50 @@ def test_both_sides_begin_at_once_and_meet_once() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_punch_sends_no_quic_to_an_address_that_has_not_answered() -> None:
     async def test() -> None:
         async with nodes(3) as (p, liar, node), victim(9) as bystander:
             await node.connect(p)
             await node.prober.round()
+            stream = (await liar.connect(node)).open_stream(PUNCH)
+            await stream.send_message(encode(CallBack(NONCE, pack_addresses([bystander.getsockname()] * 4))))
+            outcome = decode(await stream.receive_message(MAX_MESSAGE_BYTES))
+            assert isinstance(outcome, Outcome) and not outcome.connected
+            assert "no probe came through" in outcome.text
+            got = received(bystander)
+            assert got == [encode_probe(NONCE, ProbeKind.PUNCH)] * len(got)
+            assert 0 < len(got) <= 20
+
+    run(test)
+
+
+def test_punches_are_counted_and_forbidden_addresses_left_alone() -> None:
+    async def test() -> None:
+        async with nodes(2) as (liar, node):
             connection = await liar.connect(node)
-            for number in range(PUNCHES_PER_PEER + 1):
+
+            async def call_back() -> str:
                 stream = connection.open_stream(PUNCH)
-                claimed = pack_addresses([bystander.getsockname()] * 4)
-                await stream.send_message(encode(CallBack(NONCE, claimed)))
-                if number in (0, PUNCHES_PER_PEER):
-                    outcome = decode(await stream.receive_message(MAX_MESSAGE_BYTES))
-                    assert isinstance(outcome, Outcome) and not outcome.connected
-                    wanted = "too many punches" if number else "no probe came through"
-                    assert wanted in outcome.text
-                else:  # one after another: the node takes one at a time
-                    outcome = decode(await stream.receive_message(MAX_MESSAGE_BYTES))
-                got = received(bystander)
-                assert {len(datagram) for datagram in got} <= {18}
-                assert len(got) <= 20
+                await stream.send_message(encode(CallBack(NONCE, pack_addresses([("127.0.0.9", 53)]))))
+                outcome = decode(await stream.receive_message(MAX_MESSAGE_BYTES))
+                assert isinstance(outcome, Outcome) and not outcome.connected
+                return outcome.text
 
-    autojump_free = test  # each punch takes its four seconds
-    run(autojump_free, seconds=60)
+            for _ in range(PUNCHES_PER_PEER):
+                assert "none of the 1 addresses" in await call_back()
+            assert "too many punches" in await call_back()
 
-
-test_a_punch_sends_no_quic_to_an_address_that_has_not_answered = pytest.mark.slow(
-    test_a_punch_sends_no_quic_to_an_address_that_has_not_answered
-)
+    run(test)
 
 
 def test_a_peer_that_knows_no_punching_is_one_error() -> None:
     async def test() -> None:
         async with nodes(2) as (a, b):
             connection = await a.connect(b)
-            stream = connection.open_stream("/test/unknown/1")
-            with pytest.raises(StreamClosed):
-                await a.puncher.punch(stream, b.endpoint.peer_id)
-            # and nothing is left behind
-            with pytest.raises(PunchFailed, match="gave the punch up|no probe|may be probed"):
-                await a.puncher.punch(connection.open_stream(PUNCH), b.endpoint.peer_id)
+            for _ in range(2):  # nothing of the first is left behind
+                with pytest.raises(StreamClosed):
+                    await a.puncher.punch(connection.open_stream("/test/unknown/1"), b.endpoint.peer_id)
 
     run(test)
 
@@ -436,11 +443,9 @@ def test_netcheck_names_each_check() -> None:
             async def relays() -> list[Check]:
                 return [Check("relay R", Status.PASS, "round trip 3 ms")]
 
-            dead = PeerAddress("127.0.0.8", 4, Identity.generate().peer_id)
-            with trio.move_on_after(30):
-                report = await netcheck(
-                    x.endpoint, [p1.address, p2.address], relay_checks=relays, wall_clock=lambda: 1000.0
-                )
+            report = await netcheck(
+                x.endpoint, [p1.address, p2.address], relay_checks=relays, wall_clock=lambda: 1000.0
+            )
             assert report.can_take_part
             status = {check.name: check.status for check in report.checks}
             assert status == {
@@ -456,20 +461,58 @@ def test_netcheck_names_each_check() -> None:
             }
             clock = next(check for check in report.checks if check.name == "clock")
             assert "3600 s ahead of the clocks of 2 peers" in clock.detail and "NTP" in clock.advice
-            assert dead.port == 4
             assert all("\n" not in str(check) for check in report.checks)
 
     run(test)
 
 
-def panal(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", "netcheck", *arguments]
+def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 
 
 def test_the_command_without_peers_fails_and_says_what_to_do() -> None:
-    done = panal()
+    done = panal("netcheck")
     assert done.returncode == 1
     assert "name one with --peer" in done.stdout
     assert "can NOT take part" in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_in_a_private_swarm_the_command_asks_as_the_member_it_is(tmp_path: Path) -> None:
+    key = tmp_path / "swarm.key"
+    assert panal("swarm", "create", "casa", "--dir", tmp_path).returncode == 0
+    configs = []
+    for name in ("asker", "peer", "stranger"):
+        listen = "/ip4/127.0.0.1/udp/0/quic-v1"
+        made = panal("init", "--dir", tmp_path / name, "--listen", listen, "--json")
+        configs.append(tmp_path / name / "node.toml")
+        if name != "stranger":
+            peer_id = json.loads(made.stdout)["peer_id"]
+            invited = panal("swarm", "invite", peer_id, "--key", key, "--json")
+            invitation = json.loads(invited.stdout)["invite"]
+            assert panal("swarm", "join", invitation, "-c", configs[-1]).returncode == 0
+    asker, peer, stranger = configs
+    place = Place.of(load_config(peer))
+
+    async def test() -> None:
+        service: list[DialBackService] = []
+        handlers = {PROTOCOL_ID: lambda stream: service[0].serve(stream)}
+        endpoint = Endpoint(
+            place.identity, listen=("127.0.0.2", 0), handlers=handlers, membership=load_membership(place)
+        )
+        service.append(DialBackService(Probes(endpoint, Contacts())))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(endpoint.run)
+            address = PeerAddress(*endpoint.local_address, endpoint.peer_id)
+            for config, code, status in ((asker, 0, "pass"), (stranger, 1, "fail")):
+                done = await trio.to_thread.run_sync(
+                    panal, "netcheck", "-c", config, f"--peer={address}", "--json"
+                )
+                assert done.returncode == code, done
+                checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+                assert checks[f"peer {address}"]["status"] == status
+            nursery.cancel_scope.cancel()
+
+    run(test)

@@ -126,7 +126,9 @@ def test_news_crosses_a_line_of_nodes_and_each_hears_it_once() -> None:
     run(test)
 
 
-def test_a_held_request_is_answered_by_news_and_not_before() -> None:
+def test_a_held_request_is_answered_by_news_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "LOOK_AGAIN", 100.0)  # news alone wakes it
+
     async def test() -> None:
         async with nodes("a", "b") as (a, b):
             a.say()
@@ -271,6 +273,25 @@ def test_who_brings_bad_adverts_is_left_alone_for_a_while(
         run(test)
     text = caplog.records[0].getMessage()
     assert "brought more than 4 adverts that are forged" in text and "\n" not in text
+
+
+def test_nothing_goes_back_over_the_connection_it_came_by() -> None:
+    async def test() -> None:
+        async with nodes("a") as (a,), listening({wire.PROTOCOL_ID: saying(signed("x", name="x"))}) as peer:
+            here = await a.endpoint.connect(address_of(peer))
+            a.nursery.start_soon(a.exchange.follow, here)
+            await until(lambda: a.known == {"x"})
+            mine = a.say()
+            (same,) = peer.connections
+            async with listening({}) as stranger:
+                other = await stranger.connect(address_of(a.endpoint))
+                for connection, expected in [(same, [mine]), (other, [signed("x", name="x"), mine])]:
+                    stream = connection.open_stream(wire.PROTOCOL_ID)
+                    await stream.send_message(wire.encode_request(wire.ChangesRequest(0, 0, 0)))
+                    answer = wire.decode_answer(await stream.receive_message(wire.MAX_ANSWER_BYTES))
+                    assert [data for _, data in answer.adverts] == expected
+
+    run(test)
 
 
 def test_another_swarm_never_mixes() -> None:

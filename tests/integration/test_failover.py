@@ -39,6 +39,10 @@ pytestmark = pytest.mark.slow
 PROMPT = "def read(path):\n"
 TOKENS = 20
 LAYERS = 4
+FEW = 4
+"""Times that a server which fails every time is waited for, of the up to 80 calls that are left: once, and
+again after a doubt has ended, or if a busy machine makes the other one late too."""
+
 HARD_DEADLINE = 10.0
 """Seconds. The soft one is measured, and little over UNKNOWN_WAIT before it is: whatever this machine is busy
 with, a token that waits for one hang of one server is far below the hard one."""
@@ -71,7 +75,8 @@ class Strike(ExpertPort):
         if inputs.call.layer == self.layer:
             self.layer = -1
             assert self.live is not None
-            self.strike(self.live.table.holders(inputs.call.layer, 0).holders[0].peer_id)
+            known = self.live.table.holders(inputs.call.layer, 0)
+            self.strike((known.holders + known.reserve)[0].peer_id)
         return self.port.leave(inputs)
 
     def enter(self, ticket: Any) -> Any:
@@ -163,11 +168,12 @@ def test_killed_at_each_token(swarm: LocalSwarm, stored: StoredModel, demo_model
             dead.add(numbers[peer_id])
 
         def test(runs: Runs, token: int = token, strike: Callable[[str], None] = strike) -> float:
-            before = len(dead)
+            before, known = len(dead), set(dead)
             assert runs.generate(token, strike) == calm, f"killed at token {token}"
             assert len(dead) == before + 1
-            # It was waited for once, not in each of the layers that are left.
-            assert list(runs.faults().values()) == [1]
+            assert 1 <= runs.faults()[str(swarm.addresses[max(dead - known)].peer_id)] <= FEW
+            # Nor was it waited for until its connection was given up: the replica was asked before that.
+            assert runs.live.port.ledger.hedges_won >= 1
             return runs.slowest
 
         slowest = max(slowest, with_backbone(stored, alive[:2], test))
@@ -197,13 +203,15 @@ def test_stopped_at_each_token_and_used_again(
                 os.kill(pids[peer_id], signal.SIGSTOP)
                 stopped.append(peer_id)
 
-            before = sum(runs.faults().values())
+            before = runs.faults()
             try:
                 assert runs.generate(token, strike) == calm, f"stopped at token {token}"
             finally:
                 for peer_id in stopped:
                     os.kill(pids[peer_id], signal.SIGCONT)
-            assert len(stopped) == 1 and sum(runs.faults().values()) == before + 1
+            assert len(stopped) == 1
+            assert 1 <= runs.faults()[stopped[0]] - before.get(stopped[0], 0) <= FEW
+            assert runs.live.port.ledger.hedges_won >= token
             victims.append(stopped[0])
             time.sleep(FIRST_DOUBT)  # until it may be asked again
         report("SIGSTOP at each of 20 tokens", runs.slowest)
@@ -212,7 +220,7 @@ def test_stopped_at_each_token_and_used_again(
     victims: list[str] = []
     with_backbone(stored, swarm.addresses, test)
     # Each was stopped while it served, so each was used again after the other had been stopped.
-    assert set(victims) == set(pids) and all(victims.count(peer) > 5 for peer in pids)
+    assert set(victims) == set(pids) and all(victims.count(peer) >= 3 for peer in pids)
 
 
 @pytest.fixture(scope="module")
@@ -239,10 +247,7 @@ def test_garbage_of_every_kind(
             # It says it holds everything, so it is asked first.
             assert runs.generate() == calm, name
             faults = runs.faults()
-            assert set(faults) == {peer}, name
-            # Not in each of the 84 calls: once, and once more after each doubt has ended.
-            doubts = int(runs.slowest * TOKENS / FIRST_DOUBT)
-            assert 1 <= faults[peer or ""] <= 2 + doubts, name
+            assert 1 <= faults[peer or ""] <= FEW, name
             report(name, runs.slowest)
             assert runs.slowest < HARD_DEADLINE / 2, name
 

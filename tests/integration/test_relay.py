@@ -11,7 +11,7 @@ import trio
 
 import relay.service as service_module
 from relay.circuit import CircuitRefused, RelayClient
-from relay.circuit_stream import CircuitStream
+from relay.circuit_stream import CircuitStream, understood
 from relay.hop_wire import (
     HOP_PROTOCOL,
     STOP_PROTOCOL,
@@ -120,7 +120,7 @@ def test_both_ends_know_who_called_through_whom_and_under_which_limit() -> None:
             assert far.limit == circuit.limit == Limit(90, 70_000)
             seconds, left = circuit.left()
             assert seconds is not None and 80 < seconds <= 90
-            assert left is not None and 68_000 < left < 69_000
+            assert left is not None and 68_900 < left < 69_000
             accepted.may_end.set()
             assert await circuit.read(1) == b""
 
@@ -284,11 +284,13 @@ def test_a_circuit_ends_when_its_bytes_are_used_up() -> None:
             server.accept_datagram_circuits(echo)
             await server.reserve(relay)
             circuit = await client.open_datagram_circuit(relay, server.host.peer_id)
-            for _ in range(9):
-                await circuit.write(b"x" * 11_000)
-                await read_exactly(circuit, 11_000)
-            left = circuit.left().bytes
-            assert left is not None and left < 1_000
+            await circuit.write(b"x" * 49_000)
+            await read_exactly(circuit, 49_000)
+            left = circuit.left().bytes  # of both ways together, as the strictest relays count
+            assert left is not None and 1_000 < left < 2_000
+            await circuit.write(b"x" * 49_000)
+            await read_exactly(circuit, 49_000)
+            assert circuit.left().bytes == 0
             with pytest.raises(PeerError, match="reset"):
                 await circuit.write(b"x" * 2_000)
                 await read_exactly(circuit, 2_000)
@@ -317,6 +319,21 @@ def test_a_circuit_ends_when_its_time_is_over() -> None:
             assert service.statistics().circuits == 0
 
     run(test)
+
+
+@pytest.mark.parametrize(
+    ("named", "meant"),
+    [
+        (None, None),
+        (Limit(0, 0), None),
+        (Limit(120, 131072), Limit(120, 131072)),
+        (Limit(0, 131072), Limit(0, 131072)),
+        (Limit(120_000, 131072), Limit(120, 131072)),  # js-libp2p's milliseconds
+        (Limit(86_400, 0), Limit(86_400, 0)),
+    ],
+)
+def test_a_limit_is_taken_as_its_relay_must_have_meant_it(named: Limit | None, meant: Limit | None) -> None:
+    assert understood(named) == meant
 
 
 # --- keeping a reservation ---

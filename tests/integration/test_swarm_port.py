@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import trio
 
-from node.decode.expert_port import Interrupted
+from node.decode.expert_port import WEIGH_SECONDS, Interrupted
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
 from node.engine.expert_holes import ExpertInputs, ExpertPort
 from node.model.held import hold
@@ -438,6 +438,37 @@ def test_a_silent_replica_is_waited_for_once(model: ModelParts) -> None:
             servers[first][0]._reply = silent  # type: ignore[method-assign]
             assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
             assert asked == 1
+
+    run(test)
+
+
+def test_the_quicker_replica_is_asked_before_long(model: ModelParts) -> None:
+    async def test() -> None:
+        async with swarm(model, [[range(12)], [range(12)]]) as (live, servers):
+            first = min(
+                range(2), key=lambda number: live.table.peers().index(str(servers[number][1].peer_id))
+            )
+
+            def slow_down(number: int) -> None:
+                server = servers[number][0]
+                original = server._reply
+
+                async def reply(message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
+                    await trio.sleep(0.06)
+                    return await original(message, stream)
+
+                server._reply = reply  # type: ignore[method-assign]
+
+            slow_down(first)
+            for _ in range(3):
+                live.backbone.context.clear()
+                assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
+                before = servers[first][0].counts.calls
+                await trio.sleep(WEIGH_SECONDS)
+            live.backbone.context.clear()
+            assert await live.in_thread(passes, model, live.backbone.run) == expected(model)
+            assert servers[first][0].counts.calls == before
+            assert live.port.ledger.trips == 4 * 16
 
     run(test)
 

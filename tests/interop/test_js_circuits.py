@@ -1,4 +1,4 @@
-"""Two panal nodes that listen nowhere reach each other through a js-libp2p relay, within and beyond its limits."""
+"""Two panal nodes that listen nowhere reach each other through a js-libp2p relay."""
 
 from __future__ import annotations
 

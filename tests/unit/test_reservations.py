@@ -168,6 +168,27 @@ def test_bytes_run_out_each_way(table: Reservations) -> None:
     assert (circuit.to_target, circuit.to_source) == (1000, 0)
 
 
+def test_who_sends_little_waits_little_when_the_relay_is_full() -> None:
+    limits = RelayLimits(circuit_bytes_per_second=10**9, bytes_per_second=1_000_000)
+    table = Reservations(limits, 0)
+    reserve(table, 1, "10.0.0.1")
+    hungry = [connect(table, number, 1) for number in range(2, 11)]
+    modest = connect(table, 11, 1)
+    ready = dict.fromkeys(hungry, 0.0)
+    passed, now, waits = 0, 0.0, []
+    next_modest = 5.0
+    while now < 20:
+        circuit = min(ready, key=lambda each: ready[each])
+        now = ready[circuit]
+        if now >= next_modest:
+            waits.append(modest.passed(12_000, now, to_target=True))
+            next_modest += 1
+        passed += 65_536
+        ready[circuit] = now + circuit.passed(65_536, now, to_target=False)
+    assert waits and max(waits) <= 0.12 + 1e-9  # a tenth of the rate is 100 KB/s
+    assert 0.9 * 20_000_000 < passed < 1.1 * 20_000_000 + 1_000_000
+
+
 def test_zero_means_without_limit() -> None:
     table = Reservations(RelayLimits(circuit_bytes=0, circuit_seconds=0), 0)
     reserve(table, 2, "10.0.0.2")

@@ -17,12 +17,13 @@ NODES = {
     "unknown": Standing(),
 }
 
-D, C, T, P, R = Way.DIAL, Way.CALL_BACK, Way.DIAL_TCP, Way.PUNCH, Way.RELAY
+D, C, T, B = Way.DIAL, Way.CALL_BACK, Way.DIAL_TCP, Way.CALL_BACK_TCP
+P, R = Way.PUNCH, Way.RELAY
 
 # rows: this node; columns: the peer, in the order of NODES
 TABLE = {
-    "public":     [[D],    [D],    [C, R], [C, R], [C, R], [C, R], [C, R], [D, C, R]],
-    "full-cone":  [[D],    [D],    [C, R], [C, R], [C, R], [C, R], [C, R], [D, C, R]],
+    "public":     [[D],    [D],    [C, R], [C, R], [C, R], [C, R], [B, R], [D, C, R]],
+    "full-cone":  [[D],    [D],    [C, R], [C, R], [C, R], [C, R], [B, R], [D, C, R]],
     "restricted": [[D, R], [D, R], [P, R], [P, R], [P, R], [P, R], [R],    [D, P, R]],
     "cone":       [[D, R], [D, R], [P, R], [P, R], [R],    [P, R], [R],    [D, P, R]],
     "symmetric":  [[D, R], [D, R], [P, R], [R],    [R],    [R],    [R],    [D, P, R]],
