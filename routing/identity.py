@@ -7,11 +7,7 @@ implementation makes by default.
 
 from __future__ import annotations
 
-import errno
 import os
-import secrets
-import shlex
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NewType
@@ -19,6 +15,7 @@ from typing import NewType
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from routing.errors import LocalError
+from routing.private_file import read_private, write_private
 
 PeerId = NewType("PeerId", str)
 """A peer id as text: base58btc of an identity multihash, "12D3KooW..." for Ed25519."""
@@ -134,7 +131,12 @@ class Identity:
         Raises:
             LocalError: the file is missing, can't be read, is open to other users, or is not a key.
         """
-        return cls.from_private_key(_decode_private_key(_read_private(Path(path)), Path(path)))
+        return cls.from_private_key(
+            _decode_private_key(
+                read_private(Path(path), "key file", _PRIVATE_FILE_BYTES, "`panal init` makes one"),
+                Path(path),
+            )
+        )
 
     @classmethod
     def load_or_create(cls, path: str | os.PathLike[str]) -> Identity:
@@ -148,7 +150,7 @@ class Identity:
         target = Path(path)
         if not os.path.lexists(target):
             identity = cls.generate()
-            if _write_private(target, _encode_private_key(identity.private_key)):
+            if write_private(target, _encode_private_key(identity.private_key), "key file"):
                 return identity
         return cls.load(target)
 
@@ -173,59 +175,3 @@ def _decode_private_key(data: bytes, path: Path) -> Ed25519PrivateKey:
     if key.public_key().public_bytes_raw() != public:
         raise LocalError(f"key file {path} is damaged, its two halves do not belong together: {advice}")
     return key
-
-
-def _read_private(path: Path) -> bytes:
-    # O_NONBLOCK: a pipe put in the key's place must not hang the start
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        raise LocalError(f"key file {path} does not exist: `panal init` makes one") from None
-    except OSError as error:
-        raise LocalError(
-            f"key file {path} can't be read: {error.strerror}; check its owner and mode"
-        ) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise LocalError(f"key file {path} is not a regular file: point the config at the key itself")
-        if os.name == "posix" and status.st_mode & 0o077:
-            mode = stat.S_IMODE(status.st_mode)
-            mend = f"chmod 600 {shlex.quote(str(path))}"
-            raise LocalError(f"key file {path} is open to other users (mode {mode:04o}): {mend}")
-        return os.read(descriptor, _PRIVATE_FILE_BYTES + 1)
-    except OSError as error:
-        raise LocalError(f"key file {path} can't be read: {error.strerror}") from None
-    finally:
-        os.close(descriptor)
-
-
-def _write_private(path: Path, data: bytes) -> bool:
-    """Put a new file in place whole or not at all; False if another process was first."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            return _put_in_place(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise LocalError(f"key file {path} can't be written: {error.strerror}; check its folder") from None
-
-
-def _put_in_place(temporary: Path, path: Path) -> bool:
-    # A link, unlike a rename, never replaces the key another process has just put there.
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
-            raise
-        temporary.rename(path)  # a file system without hard links
-    return True

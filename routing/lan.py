@@ -62,6 +62,7 @@ class LanDiscovery:
         on_found: Found,
         *,
         control_port: int = 0,
+        announce: bool = True,
     ) -> None:
         """
         Args:
@@ -69,11 +70,13 @@ class LanDiscovery:
                 all local addresses of this machine.
             on_found: called in trio's thread with each peer that is new or is announced at other addresses.
             control_port: TCP port of our control plane, 0 if there is none.
+            announce: False only looks: a command that asks is not to be found.
         """
         self._swarm = swarm
         self._peer_id = peer_id
         self._host, self._port = listen
         self._control_port = control_port
+        self._announces = announce
         self._on_found = on_found
         self._table = LanPeers(swarm, peer_id, ipv6=":" in self._host)
         self._pending: dict[str, None] = {}
@@ -139,7 +142,7 @@ class LanDiscovery:
             await zeroconf.zeroconf.async_wait_for_start()
             if not zeroconf.zeroconf.engine.senders:
                 raise OSError(f"tried {', '.join(interfaces)}")
-            if hosts:
+            if hosts and self._announces:
                 await self._announce(zeroconf, hosts)
             AsyncServiceBrowser(zeroconf.zeroconf, SERVICE, handlers=[self._noticed])
             rescan = time.monotonic() + RESCAN_SECONDS

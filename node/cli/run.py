@@ -25,6 +25,11 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     add_config(parser)
     add_json(parser)
+    parser.add_argument(
+        "--events",
+        action="store_true",
+        help="print a line of JSON for each peer heard of, reached, lost or gone, and each change of route",
+    )
     # For processes that are somebody's helpers (demo, verify): end when the one who started them is gone.
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
 
@@ -33,10 +38,12 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     import trio
 
+    from node.cli.events import event_printer
     from node.cli.progress import Progress
     from node.config import load_config
     from node.interrupt import run_interruptible
     from node.serve.app import serve
+    from node.swarm.watching import NOBODY
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     config = load_config(args.config)
@@ -48,10 +55,12 @@ def run(args: argparse.Namespace) -> int:
         else:
             await trio.sleep_forever()
 
+    watching = event_printer() if args.events else NOBODY
     with Progress() as progress:
         try:
             run_interruptible(
-                lambda: serve(config, on_ready=on_ready, progress=progress.report), progress.stop
+                lambda: serve(config, on_ready=on_ready, progress=progress.report, watching=watching),
+                progress.stop,
             )
         except KeyboardInterrupt:
             # Ending on a signal is how a server ends.

@@ -19,6 +19,7 @@ from node.model.store import StoredModel
 from node.serve.cells import Cells
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
+from node.swarm.watching import Watching
 from routing.dispatch.call import WireSettings
 from routing.dispatch.errors import name_experts
 from routing.errors import PeerError
@@ -179,7 +180,7 @@ async def live_backbone(
         }
     )
     role = Role(serves=False, wanted_model=stored.model_id)
-    node = SwarmNode(place, role, on_connected=table.connected, on_lost=table.disconnected)
+    node = SwarmNode(place, role, watching=Watching(connected=table.connected, lost=table.disconnected))
     wire = WireSettings(settings.wire, settings.wire, settings.combine, settings.deadline)
     port = SwarmPort(
         stored.model_id, cells=cells, kernels=kernels, table=table, peers=node.links.find, settings=wire

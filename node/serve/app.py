@@ -17,8 +17,7 @@ from node.serve.server import ExpertServer
 from node.swarm.announcing import Offered
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
-from routing.advert_rows import Offer
-from routing.routes import Route
+from node.swarm.watching import NOBODY, Watching
 from routing.wire import holdings, messages
 from routing.wire.holdings import Slice
 
@@ -38,25 +37,12 @@ class Serving:
     slices: Sequence[Slice]
 
 
-@dataclass(frozen=True)
-class Watching:
-    """Who is told what happens in the swarm; called on the event loop, must not wait.
-
-    Attributes:
-        heard: each advert that changed the table, by its offer.
-        routed: each peer whose route was chosen or changed.
-    """
-
-    heard: Callable[[Offer], None] = lambda offer: None
-    routed: Callable[[str, Route], None] = lambda peer_id, route: None
-
-
 async def serve(
     config: NodeConfig,
     *,
     on_ready: Callable[[Serving], Awaitable[None]],
     progress: Progress | None = None,
-    watching: Watching = Watching(),
+    watching: Watching = NOBODY,
 ) -> None:
     """Serve the config's slices until `on_ready` returns, or forever if it does not, or until cancelled."""
     entries = config.serve if config.relay.table.serve else config.require_serve()
@@ -86,7 +72,7 @@ async def serve(
         },
     )
     # Bound before the models are opened: a port in use is told at once, not after minutes.
-    node = SwarmNode(place, role, on_route=watching.routed, on_heard=watching.heard)
+    node = SwarmNode(place, role, watching=watching)
     try:
         with await trio.to_thread.run_sync(
             open_cells, library, Store(config.store), entries, progress

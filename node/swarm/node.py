@@ -20,7 +20,9 @@ from node.swarm.directory_keeper import DirectoryKeeper
 from node.swarm.finding import Finder
 from node.swarm.meeting import Meetings
 from node.swarm.place import Place
+from node.swarm.watching import NOBODY, Watching
 from node.swarm.ways import Ways, standing_of
+from node.swarm_files import read_member
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
 from relay.dialback import DialBackService
@@ -46,7 +48,7 @@ from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
 from routing.remembered import RememberedPeers
-from routing.routes import Route, Standing
+from routing.routes import Standing
 from routing.wire import exchange as exchange_wire
 from routing.wire import holdings
 from routing.wire.advert import Advert, SignedAdvert
@@ -102,10 +104,7 @@ class SwarmNode:
         place: Place,
         role: Role,
         *,
-        on_connected: Callable[[str, Holdings], None] = lambda peer_id, told: None,
-        on_lost: Callable[[str, str], None] = lambda peer_id, reason: None,
-        on_route: Callable[[str, Route], None] = lambda peer_id, route: None,
-        on_heard: Callable[[Offer], None] = lambda offer: None,
+        watching: Watching = NOBODY,
     ) -> None:
         """Binds the UDP socket; nothing is sent before `run`.
 
@@ -117,7 +116,7 @@ class SwarmNode:
         self.role = role
         self.membership = load_membership(place)
         self._rng = random.Random()
-        self._on_heard = on_heard
+        self._watching = watching
         self._instance = self._rng.getrandbits(64)
         self._nursery: trio.Nursery | None = None
         swarm = self.membership.swarm
@@ -133,7 +132,8 @@ class SwarmNode:
             membership=self.membership,
         )
         self.endpoint.on_connection = self._connection_made
-        probes = Probes(self.endpoint, Contacts())
+        contacts = Contacts()
+        probes = Probes(self.endpoint, contacts)
         self.prober = ReachProber(probes, on_change=self._reachability_changed)
         self._dial_backs = DialBackService(probes)
         self._puncher = Puncher(probes, self.prober.candidates, on_connected=self._punched)
@@ -151,11 +151,16 @@ class SwarmNode:
             use_relays=place.relay.table.use,
             takes_tcp=role.serves and place.swarm.control is not None,
             is_seen=lambda: bool(self.prober.reachability.addresses),
+            note_contact=lambda host: contacts.note(host, self.endpoint.now()),
             note_dial=lambda peer_id, answered: self.prober.note_dial(peer_id, answered=answered),
         )
         self._dial_me = DialMeService(self.ways.dial_over_tcp)
         self.links = PeerLinks(
-            self.endpoint, self.ways, on_connected=on_connected, on_lost=on_lost, on_route=on_route
+            self.endpoint,
+            self.ways,
+            on_connected=watching.connected,
+            on_lost=watching.lost,
+            on_route=watching.routed,
         )
         self._finder = Finder(
             self.table,
@@ -212,7 +217,7 @@ class SwarmNode:
                 nursery.start_soon(self.prober.run)
                 nursery.start_soon(self._finder.run)
                 nursery.start_soon(self._keep_table)
-                if self.place.swarm.lan and self.role.serves and not self._is_loopback:
+                if self.place.swarm.lan and not self._is_loopback:
                     nursery.start_soon(self._look_on_lan)
                 if self.control is not None:
                     nursery.start_soon(self._keep_directory, self.control)
@@ -258,6 +263,7 @@ class SwarmNode:
 
     def _reachability_changed(self, reachability: Reachability) -> None:
         self._announcer.changed()
+        self._watching.reached(reachability)
         for peer_id in self.links.wanted:
             self.links.news(peer_id)
 
@@ -265,7 +271,7 @@ class SwarmNode:
         if offer.clone is not None:
             log.error("%s", offer.clone)
         self._finder.heard(offer)
-        self._on_heard(offer)
+        self._watching.heard(offer)
 
     # --- tasks ---
 
@@ -276,6 +282,7 @@ class SwarmNode:
             for peer_id in self.table.expire(time.time()):
                 log.info("%s has not been heard of for its advert's life: gone", peer_id)
                 self._finder.gone(peer_id)
+                self._watching.gone(peer_id)
             if trio.current_time() - written >= REMEMBER_SECONDS:
                 written = trio.current_time()
                 self._remember_connected()
@@ -288,6 +295,7 @@ class SwarmNode:
             self.endpoint.local_address,
             self._finder.found_on_lan,
             control_port=control_port,
+            announce=self.role.serves,
         )
         await lan.run()
 
@@ -408,12 +416,7 @@ def load_membership(place: Place) -> Membership:
     swarm, path = place.swarm.swarm, place.swarm.member
     if path is None:
         return Membership(swarm, b"")
-    try:
-        certificate = path.read_bytes()
-    except OSError as error:
-        raise LocalError(
-            f"swarm.member: {path} cannot be read ({error.strerror}): panal swarm join writes it"
-        ) from None
+    certificate = read_member(path)
     reason = check_member(swarm, certificate, place.identity.peer_id, time.time())
     if reason:
         raise LocalError(f"{path}: this node ({place.identity.peer_id}) {reason}")

@@ -72,6 +72,7 @@ class Ways:
         use_relays: whether the config lets traffic go through relays.
         is_seen: whether this node knows where others see it, without which it cannot be met half-way.
         takes_tcp: whether this node listens for TCP and says where in its advert.
+        note_contact: told of each host before anything is sent there: who answers later was invited.
         note_dial: told of each dial over UDP and whether it was answered.
     """
 
@@ -86,6 +87,7 @@ class Ways:
         use_relays: bool,
         is_seen: Callable[[], bool] = lambda: True,
         takes_tcp: bool = False,
+        note_contact: Callable[[str], None] = lambda host: None,
         note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
     ) -> None:
         self._endpoint = endpoint
@@ -96,6 +98,7 @@ class Ways:
         self._use_relays = use_relays
         self._is_seen = is_seen
         self._takes_tcp = takes_tcp
+        self._note_contact = note_contact
         self._note_dial = note_dial
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
@@ -215,7 +218,11 @@ class Ways:
         addresses = list(dict.fromkeys([*candidate.near, *candidate.quic]))
 
         def dial(address: PeerAddress) -> Callable[[], Awaitable[Connection]]:
-            return lambda: self._endpoint.connect(address, timeout=DIAL_TIMEOUT, fresh=True)
+            async def connect() -> Connection:
+                self._note_contact(address.host)
+                return await self._endpoint.connect(address, timeout=DIAL_TIMEOUT, fresh=True)
+
+            return connect
 
         try:
             connection = await _first(candidate.peer_id, [dial(address) for address in addresses])
