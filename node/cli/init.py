@@ -65,7 +65,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         default=[],
         type=_peer,
         metavar="ADDR",
-        help="an expert server's address; may be repeated",
+        help="the address of a node to begin with, or of any libp2p relay or DHT server; may be repeated",
     )
     parser.add_argument(
         "--serve",
@@ -139,10 +139,11 @@ def _listen(text: str) -> str:
 
 def _peer(text: str) -> str:
     """An argparse type: whom to dial, as it is written into the config."""
+    from routing.control_address import ControlAddress
     from routing.multiaddr import PeerAddress
 
     try:
-        peer = PeerAddress.parse(text)
+        peer = ControlAddress.parse(text) if "/tcp/" in text else PeerAddress.parse(text)
     except LocalError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if peer.peer_id is None:

@@ -173,5 +173,8 @@ def _report(verdict: Verdict) -> str:
         ("bytes out", f"{verdict.bytes_out:,}"),
         ("bytes back", f"{verdict.bytes_back:,}"),
     ]
+    for route in verdict.routes:
+        who = route["name"] or str(route["peer"])[-8:]
+        rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
     table = format_table(("", ""), rows)
     return f"{table}\n\n{'passed' if verdict.passed else 'FAILED'}: {verdict.reason}"

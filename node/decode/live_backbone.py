@@ -119,11 +119,12 @@ class LiveBackbone:
         )
 
     def routes(self) -> list[dict[str, object]]:
-        """How each connected holder is reached, for people and programs."""
+        """How each connected peer that holds experts of the model is reached, for people and programs."""
         found: list[dict[str, object]] = []
+        strangers = self.table.strangers()
         for peer_id in self.table.peers():
             link = self.links.link(peer_id)
-            if link is not None:
+            if link is not None and peer_id not in strangers:
                 route = link.route
                 found.append(
                     {

@@ -90,6 +90,7 @@ class Announcer:
         self._changed = trio.Event()
         self._last: Advert | None = None
         self._issued_at = 0.0
+        self._has_left = False
         self.data = b""
 
     def changed(self) -> None:
@@ -109,6 +110,7 @@ class Announcer:
         """Say farewell, so that peers forget this node now and not when its advert ends."""
         if self._last is None:
             return
+        self._has_left = True
         now = time.time()
         last = farewell(self._last, seq=self._next_seq(now), issued_at=int(now))
         await self._exchange.say_farewell(sign_advert(last, self._identity), patience=FAREWELL_SECONDS)
@@ -119,6 +121,8 @@ class Announcer:
         return self._remembered.next_seq(now, self._own_seq())
 
     async def _issue(self) -> None:
+        if self._has_left:
+            return  # nothing takes the farewell back
         advert = self._advert(time.time())
         if self._last is not None and _same(advert, self._last) and not self._due():
             return

@@ -206,6 +206,25 @@ class SwarmNode:
         """Be in the swarm until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
+                live: trio.CancelScope = await nursery.start(self._live)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    if self.role.serves:
+                        with trio.CancelScope(shield=True):
+                            await self._announcer.leave()
+                    live.shield = False
+        finally:
+            self._close_memory()
+
+    async def _live(
+        self, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Everything that runs. A cancelled node lives on in the scope it hands out, until that is unshielded:
+        a farewell takes connections."""
+        try:
+            async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self.endpoint.run)
                 await nursery.start(self.ways.run)
@@ -225,16 +244,11 @@ class SwarmNode:
                         nursery.start_soon(self._keep_relays, self.control)
                 if self.role.serves:
                     nursery.start_soon(self._announcer.run)
-                task_status.started()
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    if self.role.serves:
-                        with trio.CancelScope(shield=True):
-                            await self._announcer.leave()
+                nursery.cancel_scope.shield = True
+                task_status.started(nursery.cancel_scope)
+                await trio.sleep_forever()
         finally:
             self._nursery = None
-            self._close_memory()
 
     # --- what others call ---
 

@@ -60,6 +60,7 @@ class Verdict(msgspec.Struct, frozen=True):
             None if nothing deviates.
         trips, bytes_out, bytes_back: of the swarm's passes.
         passed: what the mode promises holds; reason: what does not, or what was shown.
+        routes: how each server was reached in the end.
     """
 
     model_id: str
@@ -77,6 +78,7 @@ class Verdict(msgspec.Struct, frozen=True):
     bytes_back: int
     passed: bool
     reason: str
+    routes: list[dict[str, object]] = []
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+import msgspec
 import trio
 
 from node.config import NodeConfig
@@ -95,13 +96,15 @@ async def check_swarm(
                     progress=lambda what: say(what, 0, 0),
                 )
             )
-    return judge(
+            routes = live.routes()
+    verdict = judge(
         comparison,
         report,
         stored.manifest,
-        servers=len(config.swarm.peers),
+        servers=len(routes),
         combine=mode,
         wire=codec,
         worst_layer=watch[0].worst_layer(),
         bounds=bounds,
     )
+    return msgspec.structs.replace(verdict, routes=routes)

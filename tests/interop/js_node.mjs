@@ -1,4 +1,4 @@
-// A js-libp2p node for panal's interop tests: bootstrap peer, DHT server and relay on 127.0.0.1.
+// A js-libp2p node for panal's interop tests: bootstrap peer, DHT server and relay, on 127.0.0.1 or `host`.
 //
 // Prints one line of JSON when it is ready, then answers each line of JSON on stdin with one line:
 //   {"do": "peers"}                      -> {"peers": [...], "table": size of its DHT routing table}
@@ -72,7 +72,7 @@ if (options.relay !== false) {
   })
 }
 const node = await createLibp2p({
-  addresses: { listen: [`/ip4/127.0.0.1/tcp/${options.port ?? 0}`] },
+  addresses: { listen: [`/ip4/${options.host ?? '127.0.0.1'}/tcp/${options.port ?? 0}`] },
   transports: [tcp(), circuitRelayTransport()],
   connectionEncrypters: [noise()],
   streamMuxers: [yamux()],

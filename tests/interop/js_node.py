@@ -52,6 +52,16 @@ class JsNode:
             return answer
 
 
+def js_command(**options: Any) -> tuple[list[str], Path]:
+    """The command that starts a node, and the folder to run it in; skips the test where it can't be had.
+
+    Args:
+        options: as of `js_node`, and `host`: the address to listen on.
+    """
+    folder = _installed()
+    return [str(folder / "node_modules/.bin/node"), "js_node.mjs", json.dumps(options)], folder
+
+
 @asynccontextmanager
 async def js_node(**options: Any) -> AsyncIterator[JsNode]:
     """Start a node and end it.
@@ -59,8 +69,7 @@ async def js_node(**options: Any) -> AsyncIterator[JsNode]:
     Args:
         options: `port`, `relay` (True), `limit` (False: circuits without limits), `validator` (True).
     """
-    folder = _installed()
-    command = [str(folder / "node_modules/.bin/node"), "js_node.mjs", json.dumps(options)]
+    command, folder = js_command(**options)
     process = await trio.lowlevel.open_process(
         command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

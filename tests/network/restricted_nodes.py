@@ -1,0 +1,140 @@
+"""Whole nodes in a lab of restricted networks: their configs, their processes, what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PANAL = [sys.executable, "-m", "node.cli.main"]
+PORT = 4190
+
+
+@dataclass
+class Running:
+    """A `panal run --events`.
+
+    Attributes:
+        ready: its first line.
+        events: what it has said since.
+    """
+
+    process: subprocess.Popen[str]
+    log: Path
+    ready: dict[str, Any] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def address(self) -> str:
+        return str(self.ready["address"])
+
+    @property
+    def peer_id(self) -> str:
+        return self.address.rpartition("/")[2]
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        return [each for each in self.events if each["event"] == event]
+
+    def logged(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+
+class Nodes:
+    """Makes and runs nodes on the hosts of a lab; what was started ends with `ends`."""
+
+    def __init__(self, lab: Any, folder: Path, ends: ExitStack) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.ends = ends
+
+    def init(self, name: str, *arguments: object, extra: str = "") -> Path:
+        """`panal init`, and more lines for its config: `[relay]`, or keys of `[swarm]` before them."""
+        done = subprocess.run(
+            [
+                *PANAL,
+                "init",
+                "--dir",
+                str(self.folder / name),
+                "--json",
+                "--name",
+                name,
+                *map(str, arguments),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        assert done.returncode == 0, done
+        config = self.folder / name / "node.toml"
+        if extra:
+            config.write_text(config.read_text() + "\n" + extra)
+        return config
+
+    def peer_id(self, name: str) -> str:
+        done = json.loads((self.folder / name / "init.json").read_text())
+        return str(done["peer_id"])
+
+    def run(self, name: str, host: str) -> Running:
+        """`panal run` on a host, until it is ready."""
+        log = self.folder / f"{name}.log"
+        with log.open("a") as stderr:
+            process = self.lab.popen(
+                host,
+                [*PANAL, "run", "-c", str(self.folder / name / "node.toml"), "--json", "--events"],
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                cwd=ROOT,
+                env=os.environ | {"PANAL_LOG": "debug"},
+            )
+        self.ends.callback(process.wait)
+        self.ends.callback(process.kill)
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        running = Running(process, log, json.loads(line))
+        threading.Thread(target=running._listen, daemon=True).start()
+        return running
+
+    def ask(self, name: str, host: str, command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Another command of a node, on a host, to its end."""
+        done: subprocess.CompletedProcess[str] = self.lab.run(
+            host,
+            [*PANAL, command, "-c", str(self.folder / name / "node.toml"), *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=120,
+            stdin=subprocess.DEVNULL,
+            env=os.environ | {"PANAL_LOG": "debug"},
+        )
+        (self.folder / f"{name}.{command}.log").write_text(done.stderr)
+        return done
+
+
+def stop(running: Running) -> None:
+    """Ctrl-C, and wait for the end."""
+    running.process.send_signal(signal.SIGINT)
+    running.process.wait(10)
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    """Wait for something that other processes bring about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {seconds:g} s"
+        time.sleep(0.1)
