@@ -46,7 +46,14 @@ On the one that asks:
   panal init --model MODEL.gguf --peer /ip4/.../udp/4190/quic-v1/p2p/12D3...
   panal generate -c node.toml -p "Once upon a time"
 
-"panal COMMAND --help" shows a command's flags. Exit codes: 0 done, 1 a peer or a check failed,
+On one network they find each other without --peer; elsewhere one address of the swarm is enough.
+What works from here, and what to do about the rest:
+  panal netcheck -c node.toml
+A swarm for people you know:
+  panal swarm create NAME; panal swarm invite PEER-ID; panal swarm join INVITATION -c node.toml
+
+PANAL_LOG=info (or debug) shows a command's log on stderr. "panal COMMAND --help" shows its
+flags. Exit codes: 0 done, 1 a peer or a check failed,
 2 a mistake on this side, 130 interrupted; "panal run" is done when Ctrl-C ends it: 0."""
 
 

@@ -191,8 +191,8 @@ class NodeConfig:
         """The [[serve]] tables, or a ConfigError that says how to write one."""
         if not self.serve:
             raise ConfigError(
-                f'{self.path}: serves nothing; add a [[serve]] with model = "FILE.gguf" to serve its experts, '
-                "or [relay] serve = true to help others meet"
+                f'{self.path}: serves nothing; add a [[serve]] with model = "FILE.gguf" to serve its '
+                "experts, or [relay] serve = true to help others meet"
             )
         return self.serve
 

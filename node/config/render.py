@@ -12,11 +12,35 @@ from routing.errors import LocalError
 _HEAD = "# A panal node. Relative paths start from this file's folder.\n"
 
 _SWARM_NOTE = """\
-# The UDP socket of `panal run`: open this port in the firewall where experts are served. Asking needs none.
+# The UDP socket of `panal run`; TCP at the same port is the control plane. Where experts are served, open
+# both in the firewall if you can: without, peers punch through or use a relay. Asking needs none.
 """
 
 _PEERS_NOTE = """\
-# Nodes to ask for experts; each prints its address in `panal run`.
+# Nodes to begin with (`panal run` prints its address), or any libp2p relay or DHT server (/ip4/.../tcp/...).
+# One is enough, and on one network none is needed.
+"""
+
+_SWARM_REST = """\
+# lan = true           # look for nodes on this network, and be found there
+# name = "panal"       # the swarm; "panal swarm join" makes it a private one
+# control = "/ip4/0.0.0.0/tcp/4190"    # or "off": no DHT, no relays; default: the port of `listen`
+# advert_seconds = 600 # how long what this node says of itself lives
+"""
+
+_RELAY = """\
+# For peers that cannot be reached: pass on what they send each other, without being able to read it.
+# [relay]
+# serve = true         # be a relay; needs an address that others can reach over TCP
+# use = true           # false: never go through one
+# websocket = "/ip4/127.0.0.1/tcp/8080"    # also for networks that let out only HTTPS; behind nginx or a CDN
+# trusted_proxies = ["127.0.0.1"]          # whose X-Forwarded-For is believed
+# announce = ["/dns4/relay.example.org/tcp/443/tls/ws"]    # where others reach it
+# certificate = "fullchain.pem"            # a WebSocket listener that stands alone; with certificate_key
+# certificate_key = "key.pem"
+# ca = "ca.pem"                            # who signed the relays' certificates, if the system does not know
+# reservations = 128   # peers reachable through this node; reservations_per_ip = 8
+# circuits = 128       # at once; circuit_seconds, circuit_bytes, circuit_bytes_per_second, bytes_per_second
 """
 
 _ENGINE = """\
@@ -83,7 +107,9 @@ def render_config(
         + f"listen = {_quote(listen)}\n"
         + _PEERS_NOTE
         + _peers(peers)
-        + '# backend = "qh3"    # or "aioquic": slower, for lossy lines\n',
+        + '# backend = "qh3"    # or "aioquic": slower, for lossy lines\n'
+        + _SWARM_REST,
+        _RELAY,
         _ENGINE.format(
             threads="# threads = 2                     # default: one for each core"
             if threads is None
