@@ -143,26 +143,28 @@ def test_who_leaves_says_so() -> None:
 
 def test_a_peer_known_by_its_tcp_address_alone_is_reached_over_tcp_first() -> None:
     async def test() -> None:
-        async with node(place(), serving("boot")) as boot:
-            async with node(place(control_address(boot)), serving("a")) as a:
-                peer = boot.identity.peer_id
-                await until(lambda: a.links.find(peer))
-                # its advert, come over that way, names its QUIC address: the link moves there
-                await until(
-                    lambda: (link := a.links.link(peer)) is not None and link.route.transport == "udp"
-                )
+        async with (
+            node(place(), serving("boot")) as boot,
+            node(place(control_address(boot)), serving("a")) as a,
+        ):
+            peer = boot.identity.peer_id
+            await until(lambda: a.links.find(peer))
+            # its advert, come over that way, names its QUIC address: the link moves there
+            await until(lambda: (link := a.links.link(peer)) is not None and link.route.transport == "udp")
 
     run(test, seconds=30)
 
 
 def test_swarms_of_other_names_do_not_mix() -> None:
     async def test() -> None:
-        async with node(place(swarm=Swarm("one")), serving("boot")) as boot:
-            async with node(place(address(boot), swarm=Swarm("two")), serving("a")) as a:
-                await until(lambda: a.links.failures())
-                (reason,) = a.links.failures().values()
-                assert "belongs to another swarm" in reason
-                assert len(boot.table) == len(a.table) == 1
+        async with (
+            node(place(swarm=Swarm("one")), serving("boot")) as boot,
+            node(place(address(boot), swarm=Swarm("two")), serving("a")) as a,
+        ):
+            await until(lambda: a.links.failures())
+            (reason,) = a.links.failures().values()
+            assert "belongs to another swarm" in reason
+            assert len(boot.table) == len(a.table) == 1
 
     run(test)
 
@@ -223,16 +225,18 @@ def test_a_public_node_asks_one_without_udp_to_dial_it() -> None:
         from relay.probes import Probes
         from relay.punch import Puncher
 
-        async with node(place(), serving("public")) as public:
-            async with node(place(address(public)), serving("blocked")) as blocked:
-                await until(lambda: len(public.table) == len(blocked.table) == 2)
-                over = public.endpoint.connection_to(blocked.identity.peer_id)
-                assert over is not None
-                puncher = Puncher(Probes(public.endpoint, Contacts()), list)
-                meetings = Meetings(public.endpoint, puncher)
-                connection = await meetings.call_back_over_tcp(over)
-                assert connection.is_carried and not connection.dialed
-                route = public.ways.route_of(connection)
-                assert (route.kind, route.transport) == (Kind.DIRECT, "tcp")
+        async with (
+            node(place(), serving("public")) as public,
+            node(place(address(public)), serving("blocked")) as blocked,
+        ):
+            await until(lambda: len(public.table) == len(blocked.table) == 2)
+            over = public.endpoint.connection_to(blocked.identity.peer_id)
+            assert over is not None
+            puncher = Puncher(Probes(public.endpoint, Contacts()), list)
+            meetings = Meetings(public.endpoint, puncher)
+            connection = await meetings.call_back_over_tcp(over)
+            assert connection.is_carried and not connection.dialed
+            route = public.ways.route_of(connection)
+            assert (route.kind, route.transport) == (Kind.DIRECT, "tcp")
 
     run(test)
