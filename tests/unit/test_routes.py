@@ -28,7 +28,7 @@ TABLE = {
     "cone":       [[D, R], [D, R], [P, R], [P, R], [R],    [P, R], [R],    [D, P, R]],
     "symmetric":  [[D, R], [D, R], [P, R], [R],    [R],    [R],    [R],    [D, P, R]],
     "firewall":   [[D, R], [D, R], [P, R], [P, R], [R],    [P, R], [R],    [D, P, R]],
-    "blocked":    [[T, R], [T, R], [R],    [R],    [R],    [R],    [R],    [T, R]],
+    "blocked":    [[D, T, R], [D, T, R], [R], [R], [R],   [R],    [R],    [D, T, R]],
     "unknown":    [[D, T, R], [D, T, R], [P, R], [P, R], [P, R], [P, R], [R], [D, T, P, R]],
 }  # fmt: skip
 
