@@ -67,8 +67,9 @@ FIRST_PAUSE_SECONDS = 1.0
 MAX_PAUSE_SECONDS = 60.0
 # Who refused us will not have changed its mind in a second.
 REFUSED_PAUSE_SECONDS = 15.0
-# Circuits that others may have open to us: several dozen backbones, and no more memory than that.
-MAX_INBOUND_CIRCUITS = 64
+# Circuits that others may have open to us: several dozen backbones, some with the four or so that a relay
+# with small limits takes, and no more memory than that.
+MAX_INBOUND_CIRCUITS = 128
 
 
 class CircuitRefused(PeerError):
@@ -146,7 +147,7 @@ class RelayClient:
         # The first call may arrive together with the answer that grants the reservation.
         self._asked: set[PeerId] = set()
         self._some_peer_left = trio.Event()
-        self._dialing: dict[PeerId, trio.Lock] = {}
+        self._dialing: dict[ControlAddress, trio.Lock] = {}
         self._accepted = 0
         host.watch(disconnected=self._note_disconnected)
 
@@ -250,6 +251,9 @@ class RelayClient:
         """
 
         async def serve(stream: MuxedStream) -> None:
+            if PeerId(stream.peer_id) not in self._reserved | self._asked:
+                await _answer_call(stream, Status.PERMISSION_DENIED)  # a stranger takes no relay's place
+                return
             if self._accepted >= max_circuits:
                 await _answer_call(stream, Status.RESOURCE_LIMIT_EXCEEDED)
                 return
@@ -266,14 +270,15 @@ class RelayClient:
     async def _connect(self, relay: ControlAddress) -> PeerId:
         if relay.peer_id is None:
             raise LocalError(f"relay {relay} names no peer: write it with /p2p/PEER-ID at the end")
-        # one dial at a time: the next in line finds the connection there
-        lock = self._dialing.setdefault(relay.peer_id, trio.Lock())
+        # one dial of an address at a time: the next in line finds the connection there; another address of
+        # the same relay does not wait, since of a relay's addresses some may lead nowhere from here
+        lock = self._dialing.setdefault(relay, trio.Lock())
         try:
             async with lock:
                 await connect(self.host, relay, timeout=CONNECT_SECONDS, ca_file=self._ca_file)
         finally:
             if not lock.locked():
-                self._dialing.pop(relay.peer_id, None)
+                self._dialing.pop(relay, None)
         return relay.peer_id
 
     async def _call(self, relay: ControlAddress, peer_id: PeerId) -> tuple[MuxedStream, Limit | None]:
@@ -298,9 +303,6 @@ class RelayClient:
             stream.put_back(bytes(reader.rest))
             if call.type is not StopType.CONNECT or call.peer is None:
                 await _answer_call(stream, Status.UNEXPECTED_MESSAGE)
-                return None
-            if PeerId(stream.peer_id) not in self._reserved | self._asked:
-                await _answer_call(stream, Status.PERMISSION_DENIED)
                 return None
             await _answer_call(stream, Status.OK)
             circuit = CircuitStream(stream, call.peer, call.limit)

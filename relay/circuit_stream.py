@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import trio
 
 from relay.hop_wire import Limit
+from routing.byte_stream import Left
 from routing.errors import PeerError
 from routing.identity import PeerId
 from routing.libp2p.muxed_stream import MuxedStream
@@ -19,13 +18,6 @@ _READ_BYTES = 4096
 # circuit of over a day, so a larger number is taken for milliseconds; if that is wrong, a circuit is
 # replaced early, which costs three round trips.
 _LONGEST_SECONDS = 24 * 3600
-
-
-class Left(NamedTuple):
-    """What is left of a circuit: seconds, and bytes of both ways together. None: without limit."""
-
-    seconds: float | None
-    bytes: int | None
 
 
 def understood(limit: Limit | None) -> Limit | None:

@@ -51,8 +51,10 @@ from routing.libp2p.muxed_stream import MuxedStream
 REQUEST_SECONDS = 10.0
 # From the call to the target until its answer: it may have to accept at the other end of the world.
 CALL_SECONDS = 10.0
-# Requests that are being read or called, in all and of one peer. Who sends more at once is resetting us.
+# Requests that are being read or called, in all, of one address and of one peer: many identities of one
+# machine must not take all. Who sends more at once is resetting us.
 MAX_REQUESTS = 128
+MAX_REQUESTS_PER_ORIGIN = 32
 MAX_REQUESTS_PER_PEER = 16
 # An end that takes nothing for so long is dead or hostile; its place is worth more to others.
 STALL_SECONDS = 30.0
@@ -108,6 +110,7 @@ class RelayService:
         self._wall_clock = wall_clock
         self._table = Reservations(self._limits, clock(), allow)
         self._requests: Counter[str] = Counter()
+        self._requests_from: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._opened = 0
         self._bytes = 0
@@ -132,17 +135,24 @@ class RelayService:
         )
 
     async def _serve(self, stream: MuxedStream) -> None:
-        peer = stream.peer_id
-        if self._requests.total() >= MAX_REQUESTS or self._requests[peer] >= MAX_REQUESTS_PER_PEER:
+        peer, place = stream.peer_id, origin(stream.remote)
+        if (
+            self._requests.total() >= MAX_REQUESTS
+            or self._requests_from[place] >= MAX_REQUESTS_PER_ORIGIN
+            or self._requests[peer] >= MAX_REQUESTS_PER_PEER
+        ):
             self._refused["TOO_MANY_REQUESTS"] += 1
             stream.abort()
             return
         self._requests[peer] += 1
+        self._requests_from[place] += 1
         try:
             call = await self._answer(stream)
         finally:
             self._requests[peer] -= 1
-            self._requests = +self._requests  # drops the keys at 0, which every stranger would leave
+            self._requests_from[place] -= 1
+            # drops the keys at 0, which every stranger would leave
+            self._requests, self._requests_from = +self._requests, +self._requests_from
         if call is not None:
             circuit, target = call
             try:

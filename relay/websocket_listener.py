@@ -25,7 +25,8 @@ from wsproto.utilities import RemoteProtocolError
 
 from relay.websocket import HANDSHAKE_SECONDS, WebSocketError, WebSocketStream, next_handshake_event
 from routing.errors import LocalError, PeerError
-from routing.libp2p.inbound_limits import origin
+from routing.libp2p.inbound_limits import BURST_PER_IP, PER_SECOND_PER_IP, origin
+from routing.rates import Buckets
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -121,6 +122,7 @@ class WebSocketDoor:
         self._trusted = tuple(trusted_proxies)
         self._tls = tls
         self._handshakes: Counter[str] = Counter()
+        self._pace_of = Buckets(BURST_PER_IP, PER_SECOND_PER_IP)
 
     async def serve(
         self, host: str, port: int, *, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
@@ -167,7 +169,7 @@ class WebSocketDoor:
     def _has_room_for_handshake(self, key: str, socket_address: str) -> bool:
         if self._handshakes.total() >= MAX_HANDSHAKES:
             return False
-        if self._handshakes[key] < MAX_HANDSHAKES_PER_IP:
+        if self._handshakes[key] < MAX_HANDSHAKES_PER_IP and self._pace_of.take(key, trio.current_time()):
             return True
         address = _parse_ip(socket_address)
         return address is not None and any(address in network for network in self._trusted)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+MAX_RECORDS = 4096
+"""Keys remembered; of more, the one that failed longest ago is as new. Peers can name others without end."""
+
 
 @dataclass
 class _Record:
@@ -34,6 +37,9 @@ class Backoff:
         count = 1 if record is None or now - record.last > self._forgiven else record.failures + 1
         # 2 ** count would grow without bound for a peer that is off for months
         pause = min(self._first * 2.0 ** min(count - 1, 30), self._longest)
+        self._records.pop(key, None)  # and to the end: the oldest failure goes first
+        if len(self._records) >= MAX_RECORDS:
+            del self._records[next(iter(self._records))]
         self._records[key] = _Record(count, now + pause, now)
         return pause
 

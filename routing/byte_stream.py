@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class Left(NamedTuple):
+    """What is left of a stream that its carrier limits: seconds, and bytes of both ways together.
+
+    None where there is no limit.
+    """
+
+    seconds: float | None
+    bytes: int | None
+
+
+Meter = Callable[[], Left]
+"""Tells what is left now."""
 
 
 class ByteStream(Protocol):

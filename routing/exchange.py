@@ -38,6 +38,10 @@ LOOK_AGAIN = 1.0
 ROUND_PAUSE = 0.05
 """Seconds between answer and next request: a peer that answers at once without news is asked no faster."""
 
+SERVED_PAUSE = 0.04
+"""Seconds between an answer and the next request that is looked at: nobody has reason to ask faster than
+ROUND_PAUSE, and to read the whole table takes a millisecond."""
+
 ADVERTS_BURST = 8_192
 """Adverts taken from one connection as fast as they come: a full table, twice."""
 
@@ -86,6 +90,7 @@ class AdvertExchange:
         self._last_number = 0
         self._cursors: dict[str, Cursor] = {}
         self._shunned: dict[str, float] = {}
+        self._turn = trio.Lock()
 
     @property
     def held(self) -> int:
@@ -128,6 +133,7 @@ class AdvertExchange:
                 answer = await self._answer(request, connection)
                 await stream.send_message(wire.encode_answer(answer))
                 told[stream] = answer.counter
+                await trio.sleep(SERVED_PAUSE)
 
     async def follow(self, connection: Connection) -> None:
         """Pull a peer's changes until the connection ends. One task per connection.
@@ -218,10 +224,11 @@ class AdvertExchange:
             answer = wire.decode_answer(data, peer=peer_id)
             via = self._numbers.get(stream.connection, 0)
             for age, advert in answer.adverts:
-                offer = self.offer(advert, from_peer=peer_id, age=age / 1000, via=via)
-                if offer.reason:
-                    log.debug("%s brought by %s was refused", offer.reason, peer_id)
-                await trio.lowlevel.checkpoint()  # a signature each: others go first
+                async with self._turn:  # a signature each: others go first, however many bring adverts
+                    offer = self.offer(advert, from_peer=peer_id, age=age / 1000, via=via)
+                    if offer.reason:
+                        log.debug("%s brought by %s was refused", offer.reason, peer_id)
+                    await trio.lowlevel.checkpoint()
             _remember(self._cursors, peer_id, Cursor(answer.epoch, answer.counter))
             return len(answer.adverts)
         raise PeerError(f"{peer_id} did not answer on {wire.PROTOCOL_ID} in time", peer=peer_id)

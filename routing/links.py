@@ -39,6 +39,10 @@ FIRST_RETRY = 0.25
 LAST_RETRY = 5.0
 """A peer that comes back is in use again within this many seconds."""
 
+PROVEN = 1.0
+"""Seconds a connection must last to count as one that worked: a peer that hangs up at once is not dialled at
+once again and again."""
+
 STAGGER = 0.4
 """Seconds a way is given before the next is started beside it: most handshakes are over by then."""
 
@@ -95,12 +99,14 @@ async def ask_holdings(connection: Connection) -> holdings.Holdings:
         PeerError: no answer in time, or none that is valid.
     """
     stream = connection.open_stream(holdings.PROTOCOL_ID)
-    with trio.move_on_after(DIAL_TIMEOUT):
-        await stream.send_message(holdings.encode_request(holdings.HoldingsRequest(versions=[VERSION])))
-        answer = await stream.receive_message(holdings.MAX_ANSWER_BYTES)
-        await stream.aclose()
-        return holdings.decode_holdings(answer, peer=connection.peer_id)
-    stream.reset()
+    try:
+        with trio.move_on_after(DIAL_TIMEOUT):
+            await stream.send_message(holdings.encode_request(holdings.HoldingsRequest(versions=[VERSION])))
+            answer = await stream.receive_message(holdings.MAX_ANSWER_BYTES)
+            await stream.aclose()
+            return holdings.decode_holdings(answer, peer=connection.peer_id)
+    finally:
+        stream.reset()
     raise PeerError(
         f"{connection.peer_id} did not say what it serves in {DIAL_TIMEOUT:g} s", peer=connection.peer_id
     )
@@ -148,7 +154,9 @@ class PeerLinks:
         self._wanted: dict[str, trio.CancelScope] = {}
         self._links: dict[str, Link] = {}
         self._failures: dict[str, str] = {}
+        self._missing: dict[str, float] = {}
         self._tried: set[str] = set()
+        self._tried_only: set[str] = set()
         self._news: dict[str, trio.Event] = {}
         self._round_changed = trio.Event()
         self._pauses = Backoff(FIRST_RETRY, LAST_RETRY, FORGIVEN)
@@ -157,17 +165,28 @@ class PeerLinks:
 
     # --- for users ---
 
-    def want(self, peer_id: str) -> None:
-        """Keep this peer connected from now on."""
+    def want(self, peer_id: str, *, surely: bool = True) -> None:
+        """Keep this peer connected from now on.
+
+        Args:
+            surely: that it does not answer is worth a warning; else it is only tried.
+        """
+        if surely:
+            self._tried_only.discard(peer_id)
         if peer_id in self._wanted:
             return
-        self._wanted[peer_id] = trio.CancelScope()
+        if not surely:
+            self._tried_only.add(peer_id)
+        scope = self._wanted[peer_id] = trio.CancelScope()
         self._news[peer_id] = trio.Event()
+        self._missing[peer_id] = trio.current_time()
         if self._nursery is not None:
-            self._nursery.start_soon(self._keep, peer_id)
+            self._nursery.start_soon(self._keep, peer_id, scope)
 
     def unwant(self, peer_id: str) -> None:
         """Let go of a peer; its connections stay open as long as others use them."""
+        self._tried_only.discard(peer_id)
+        self._tried.discard(peer_id)
         scope = self._wanted.pop(peer_id, None)
         if scope is not None:
             scope.cancel()
@@ -181,16 +200,29 @@ class PeerLinks:
         link = self._links.get(peer_id)
         return link.peer if link is not None and link.connection.is_open else None
 
+    def has_connection(self, peer_id: str) -> bool:
+        """Whether a peer is connected, wanted or not: to have it costs no dial."""
+        return bool(self._endpoint.connections_to(peer_id))
+
+    def missing_since(self, peer_id: str) -> float | None:
+        """Since when a wanted peer has had no connection, on trio's clock; None while it has one."""
+        return None if self.find(peer_id) is not None else self._missing.get(peer_id)
+
     def link(self, peer_id: str) -> Link | None:
-        """How a peer is connected now, with what is known now as the reason."""
+        """How a peer is connected now, with what is known now as the reason; None if it is not."""
         link = self._links.get(peer_id)
-        if link is not None:
-            self._reconsider(peer_id, link)
+        if link is None or not link.connection.is_open:
+            return None
+        self._reconsider(peer_id, link)
         return link
 
     def failures(self) -> dict[str, str]:
-        """Wanted peers that are not connected now, by their labels, with the reason."""
-        return {self._wayfinder.label(peer_id): reason for peer_id, reason in self._failures.items()}
+        """Surely wanted peers that are not connected now, by their labels, with the reason."""
+        return {
+            self._wayfinder.label(peer_id): reason
+            for peer_id, reason in self._failures.items()
+            if peer_id not in self._tried_only
+        }
 
     def news(self, peer_id: str) -> None:
         """Something changed about a peer: it connected to us, or said how it can be reached."""
@@ -203,8 +235,8 @@ class PeerLinks:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             try:
-                for peer_id in list(self._wanted):
-                    nursery.start_soon(self._keep, peer_id)
+                for peer_id, scope in self._wanted.items():
+                    nursery.start_soon(self._keep, peer_id, scope)
                 await trio.sleep_forever()
             finally:
                 self._nursery = None
@@ -216,15 +248,15 @@ class PeerLinks:
 
     # --- one task for each peer ---
 
-    async def _keep(self, peer_id: str) -> None:
-        scope = self._wanted.get(peer_id)
-        if scope is None:
-            return
+    async def _keep(self, peer_id: str, scope: trio.CancelScope) -> None:
         with scope:
             while True:
                 await self._keep_once(peer_id)
+        if peer_id in self._wanted:
+            return  # wanted anew before this task had ended: all that follows is its successor's
         self._links.pop(peer_id, None)
         self._failures.pop(peer_id, None)
+        self._missing.pop(peer_id, None)
         self._news.pop(peer_id, None)
 
     async def _keep_once(self, peer_id: str) -> None:
@@ -234,7 +266,6 @@ class PeerLinks:
         except (PeerError, LocalError) as error:
             await self._failed(peer_id, str(error))
             return
-        self._pauses.worked(peer_id)
         self._failures.pop(peer_id, None)
         self._take(peer_id, connection, route, told.name)
         self._on_connected(peer_id, told)
@@ -242,16 +273,23 @@ class PeerLinks:
         log.info(
             "connected to %s (%s), %s: %s", peer_id, told.name or "no name", route.kind.value, route.reason
         )
+        begun = trio.current_time()
         reason = await self._hold(peer_id)
+        now = self._missing[peer_id] = trio.current_time()
         self._failures[peer_id] = reason
         self._on_lost(peer_id, reason)
         log.warning("lost %s: %s", peer_id, reason)
-        await trio.sleep(FIRST_RETRY)
+        if now - begun >= PROVEN:
+            self._pauses.worked(peer_id)
+            await trio.sleep(FIRST_RETRY)
+        else:
+            await trio.sleep(self._pauses.failed(peer_id, now))
 
     async def _failed(self, peer_id: str, reason: str) -> None:
         if self._failures.get(peer_id) != reason:
             label = self._wayfinder.label(peer_id)
-            log.warning("%s", reason if label in reason else f"{label}: {reason}")
+            level = logging.INFO if peer_id in self._tried_only else logging.WARNING
+            log.log(level, "%s", reason if label in reason else f"{label}: {reason}")
         self._failures[peer_id] = reason
         self._tried_once(peer_id)
         pause = self._pauses.failed(peer_id, trio.current_time())

@@ -168,4 +168,8 @@ def _why_relayed(own: Standing, peer: Standing, punchable: Punchable) -> str:
     works, why = punchable(own, peer)
     if "public" in (own.reach, peer.reach):
         return "until the direct way is open"
+    ends = (("this node", own), ("the peer", peer))
+    unknown = [who for who, standing in ends if standing.mapping == "unknown"]
+    if unknown:
+        return f"until it is known how {' and '.join(unknown)} can be reached"
     return "until the NATs are punched" if works else why

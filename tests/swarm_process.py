@@ -57,7 +57,7 @@ class Home:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.peer_id = str(Identity.load_or_create(self.folder / "identity.key").peer_id)
+        self.peer_id = Identity.load_or_create(self.folder / "identity.key").peer_id
         if self.port == 0:
             self.port = free_port()
         self.write()
@@ -76,7 +76,8 @@ class Home:
         self.config.write_text(
             f'name = "{self.folder.name}"\nstore = "{self.store}"\nidentity = "identity.key"\n'
             f'[swarm]\nlisten = "/ip4/{self.host}/udp/{self.port}/quic-v1"\n'
-            f"peers = {json.dumps(list(self.peers))}\n{self.swarm}\n[engine]\nthreads = 1\n{serve}{self.rest}",
+            f"peers = {json.dumps(list(self.peers))}\n{self.swarm}\n"
+            f"[engine]\nthreads = 1\n{serve}{self.rest}",
             encoding="utf-8",
         )
 
@@ -152,6 +153,14 @@ class NodeProcess:
                 for each in self.events
                 if each["event"] == event and all(each.get(key) == value for key, value in fields.items())
             ]
+
+    def adverts(self, peer_id: str) -> int:
+        """How many of a peer's adverts it has heard."""
+        return len(self.said("heard", peer=peer_id)) + len(self.said("refreshed", peer=peer_id))
+
+    def wait_said(self, event: str, seconds: float, **fields: object) -> None:
+        """Until it has said something."""
+        self.wait(lambda: bool(self.said(event, **fields)), seconds, f"{event} {fields}")
 
     def wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         """Until a condition on what it has said holds; an error with what it said last if it does not."""
@@ -237,6 +246,28 @@ def wait_whole(nodes: Sequence[NodeProcess], seconds: float, *, besides: Iterabl
             max(0.0, end - time.monotonic()),
             f"a table of {len(expected)} (in {seconds:g} s): {sorted(expected)}",
         )
+
+
+def wait_news(
+    nodes: Sequence[NodeProcess], about: Sequence[NodeProcess], seconds: float, times: int = 1
+) -> None:
+    """Until each of these has heard new adverts of each of those, by one deadline."""
+    pairs = [(node, other.peer_id, node.adverts(other.peer_id)) for node in nodes for other in about]
+    end = time.monotonic() + seconds
+    for node, peer_id, before in pairs:
+        node.wait(
+            lambda node=node, peer_id=peer_id, before=before: node.adverts(peer_id) >= before + times,  # type: ignore[misc]
+            max(0.0, end - time.monotonic()),
+            f"news of {peer_id} (in {seconds:g} s)",
+        )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Until something holds that no single node says."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds:g} s for {what}"
+        time.sleep(0.2)
 
 
 def generate(

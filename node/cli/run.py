@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from node.log_flood import FloodGuard
 
 if TYPE_CHECKING:
     from node.serve.app import Serving
@@ -45,7 +46,9 @@ def run(args: argparse.Namespace) -> int:
     from node.serve.app import serve
     from node.swarm.watching import NOBODY
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(FloodGuard())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[handler])
     config = load_config(args.config)
 
     async def on_ready(serving: Serving) -> None:

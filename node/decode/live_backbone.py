@@ -41,7 +41,7 @@ TCP, two handshakes and a circuit are some twelve round trips."""
 COVER_GRACE = 0.3
 """How long it waits for all of them first: peers that answer at once should take part in the first pass."""
 
-COVER_POLL = 0.05
+COVER_POLL = 0.01
 
 NAMED_LAYERS = 4
 """Layers named in one line about missing experts."""
@@ -102,7 +102,7 @@ class LiveBackbone:
             return
         failures = [
             reason if label in reason else f"{label}: {reason}"
-            for label, reason in self.links.failures().items()
+            for label, reason in self.node.failures().items()
         ]
         failures += [
             f"{peer} {', '.join(told) or 'serves nothing'}, asked is {self.backbone.stored.model_id[:12]}"

@@ -13,6 +13,7 @@ from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
 from routing.dispatch.combine import sum_pairs
 from routing.errors import LocalError
+from routing.quic.admission import origin_of
 from routing.quic.connection import Connection
 from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
@@ -31,7 +32,11 @@ from routing.wire.experts import (
 from routing.wire.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES, MAX_ROWS, SERVER_LIMITS
 
 MAX_WAITING = 64
-"""Calls in the queue before new ones are refused: 64 decode calls are a second of a slow device."""
+"""Calls in the queue before new ones are refused, but for the first one of a caller that has none there: 64
+decode calls are a second of a slow device."""
+
+MAX_WAITING_BYTES = 512 << 20
+"""Of the calls in the queue, however few they are: as much as may be arriving (routing.quic.limits)."""
 
 LOAD_SMOOTHING = 0.1
 """Weight of the newest call in the running mean of compute seconds, from which the load hint is made."""
@@ -62,6 +67,7 @@ class ExpertServer:
         self._kernels = kernels
         self._thread = ComputeThread("panal-experts")
         self._mean_seconds = 0.0
+        self._waiting_bytes = 0
         self.counts = ServerCounts()
         self.holdings = holdings.Holdings(
             versions=[messages.VERSION],
@@ -109,12 +115,19 @@ class ExpertServer:
         if not isinstance(request, ExpertsRequest):
             self.counts.refused += 1
             return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
-        held = self._admit(request)
+        caller = _caller_of(stream.connection)
+        held = self._admit(request, caller)
         if isinstance(held, Refusal):
             self.counts.refused += 1
             return held
         deadline = arrived + request.deadline_ms / 1000
-        result = await self._thread.run(self._compute, held, request, deadline, stream.connection)
+        self._waiting_bytes += len(message)
+        try:
+            result = await self._thread.run(
+                self._compute, held, request, deadline, stream.connection, caller=caller
+            )
+        finally:
+            self._waiting_bytes -= len(message)
         if isinstance(result, Refusal):
             self.counts.refused += 1
             return result
@@ -134,7 +147,7 @@ class ExpertServer:
             load=self.load(),
         )
 
-    def _admit(self, request: ExpertsRequest) -> HeldCall | Refusal:
+    def _admit(self, request: ExpertsRequest, caller: str) -> HeldCall | Refusal:
         """The experts to ask, or why not."""
         load = self.load()
 
@@ -172,8 +185,10 @@ class ExpertServer:
             return refuse(
                 RefusalCode.OVERLOADED, f"the answer would pass {MAX_MESSAGE_BYTES} bytes: ask for fewer rows"
             )
-        if self._thread.waiting >= MAX_WAITING:
+        if self._thread.waiting >= MAX_WAITING and self._thread.has_waiting(caller):
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")
+        if self._waiting_bytes + request.x.nbytes > MAX_WAITING_BYTES:
+            return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING_BYTES} bytes of calls are waiting")
         return held
 
     def _compute(
@@ -200,3 +215,8 @@ class ExpertServer:
     def load(self) -> int:
         """Milliseconds that a call arriving now would wait."""
         return min(math.ceil(self._thread.waiting * self._mean_seconds * 1000), 0xFFFF)
+
+
+def _caller_of(connection: Connection) -> str:
+    """Who takes turns with others: an address and no identity, of which anybody has as many as he likes."""
+    return connection.peer_id if connection.is_carried else origin_of(connection.first_address[0])

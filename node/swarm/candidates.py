@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from routing.adverts import AdvertTable
 from routing.control_address import ControlAddress
+from routing.dial_limits import networks_of, reachable_from
 from routing.errors import LocalError
 from routing.identity import PeerId
 from routing.multiaddr import PeerAddress
@@ -16,6 +17,9 @@ from routing.routes import Standing
 from routing.wire.advert import Advert
 
 T = TypeVar("T")
+
+MAX_REMEMBERED = 512
+"""As many as the file holds (routing.remembered). Beyond it newcomers are not remembered here."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,11 @@ class Candidates:
         self._lan[peer_id] = tuple(addresses)
 
     def remember(self, adverts: Iterable[Advert]) -> None:
-        """Adverts of the last time. Their addresses may still be right; nothing else of them is used."""
-        self._remembered.update({PeerId(advert.peer_id): advert for advert in adverts})
+        """Adverts of peers known before. Their addresses may still be right; nothing else of them is used."""
+        for advert in adverts:
+            key = PeerId(advert.peer_id)
+            if key in self._remembered or len(self._remembered) < MAX_REMEMBERED:
+                self._remembered[key] = advert
 
     @property
     def configured(self) -> set[PeerId]:
@@ -82,8 +89,9 @@ class Candidates:
         }
 
     @property
-    def remembered(self) -> set[PeerId]:
-        return set(self._remembered)
+    def remembered(self) -> list[PeerId]:
+        """The best to try first."""
+        return list(self._remembered)
 
     @property
     def on_lan(self) -> set[PeerId]:
@@ -108,9 +116,15 @@ class Candidates:
         if advert is not None:
             told = [PeerAddress.parse(f"{text}/p2p/{key}") for text in advert.addresses]
             near += self._shared(told)
-            quic += [each for each in told if row is None or _is_outer(each.host) or advert.reach != "public"]
-            control += _parsed(f"{text}/p2p/{key}" for text in advert.control)
-            relays = _parsed(advert.relays)
+            networks = networks_of(self._own_hosts())
+            quic += [
+                each
+                for each in told
+                if (row is None or _is_outer(each.host) or advert.reach != "public")
+                and reachable_from(networks, each.host)
+            ]
+            control += _parsed((f"{text}/p2p/{key}" for text in advert.control), networks)
+            relays = _parsed(advert.relays, networks)
             if row is not None:
                 standing = Standing(advert.reach, advert.mapping, advert.filtering, advert.udp)
         return Candidate(
@@ -168,13 +182,16 @@ def _subnet(host: str) -> str:
     return str(ipaddress.ip_network((host, 24 if address.version == 4 else 64), strict=False))
 
 
-def _parsed(texts: Iterable[str]) -> list[ControlAddress]:
+def _parsed(texts: Iterable[str], networks: frozenset[str]) -> list[ControlAddress]:
+    """What adverts name, as far as it may be dialed from these networks."""
     found = []
     for text in texts:
         try:
-            found.append(ControlAddress.parse(text))
+            address = ControlAddress.parse(text)
         except LocalError:
             continue  # a transport that a later version speaks
+        if reachable_from(networks, address.host):
+            found.append(address)
     return found
 
 

@@ -21,7 +21,7 @@ from relay.reservations import RelayLimits
 from relay.service import RelayService
 from relay.websocket import connect
 from relay.websocket_listener import WebSocketDoor, parse_proxies, server_tls
-from routing.byte_stream import ByteStream
+from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId
@@ -41,16 +41,14 @@ SHOW_TIMEOUT = 5.0
 MAX_RELAYS_USED = 2
 """Relays a node keeps a reservation with: one may go."""
 
-METERED_BELOW = 1 << 30
-"""Circuits that may carry less than this are spared everything that is not needed, as the warm-up."""
-
 
 class Control:
     """The control plane.
 
     Args:
         listen: where TCP is accepted; None only dials.
-        on_stream: handed each stream of carried QUIC that a peer opens, directly or through a relay.
+        on_stream: handed each stream of carried QUIC that a peer opens, directly or through a relay, and the
+            relay's limits.
         on_reservations: called when the relays through which this node can be reached have changed.
     """
 
@@ -61,7 +59,7 @@ class Control:
         config: RelayConfig,
         *,
         listen: tuple[str, int] | None,
-        on_stream: Callable[[ByteStream, bool], Awaitable[None]],
+        on_stream: Callable[[ByteStream, Meter | None], Awaitable[None]],
         on_reservations: Callable[[], None],
     ) -> None:
         self._membership = membership
@@ -79,10 +77,10 @@ class Control:
         self.host.set_handler(MEMBER, self._take_proof)
 
         async def take_stream(stream: MuxedStream) -> None:
-            await on_stream(stream, False)
+            await on_stream(stream, None)
 
         async def take_circuit(circuit: CircuitStream) -> None:
-            await on_stream(circuit, _is_metered(circuit))
+            await on_stream(circuit, _meter_of(circuit))
 
         self.host.set_handler(DATAGRAMS, take_stream)
         self.client.accept_datagram_circuits(take_circuit)
@@ -122,12 +120,12 @@ class Control:
 
     async def circuit_to(
         self, relay: ControlAddress, peer_id: PeerId, *, timeout: float
-    ) -> tuple[ByteStream, bool]:
-        """A circuit through a relay, and whether the relay counts its bytes."""
+    ) -> tuple[ByteStream, Meter | None]:
+        """A circuit through a relay, and what its relay lets through; None if it does not count."""
         with trio.move_on_after(timeout):
             await self.show_membership(relay)
             circuit = await self.client.open_datagram_circuit(relay, peer_id)
-            return circuit, _is_metered(circuit)
+            return circuit, _meter_of(circuit)
         raise PeerError(f"no circuit to {peer_id} through {relay} within {timeout:g} s", peer=peer_id)
 
     # --- relays ---
@@ -143,17 +141,17 @@ class Control:
 
     def use_relays(self, relays: Sequence[ControlAddress]) -> None:
         """Keep reservations with the first few of these; give up those with others."""
-        wanted: dict[PeerId, ControlAddress] = {}
+        wanted: dict[PeerId, list[ControlAddress]] = {}
         for relay in relays:
             if relay.peer_id is not None and relay.peer_id != self.host.peer_id:
-                wanted.setdefault(relay.peer_id, relay)
+                wanted.setdefault(relay.peer_id, []).append(relay)
         # those that are kept already come first: a relay in use is not exchanged for another
         order = sorted(wanted, key=lambda each: each not in self._keeping)[:MAX_RELAYS_USED]
         for relay_id in set(self._keeping) - set(order):
             self._keeping.pop(relay_id).cancel()
         for relay_id in order:
             if relay_id not in self._keeping and self._nursery is not None:
-                self._nursery.start_soon(self._keep_reserved, wanted[relay_id])
+                self._nursery.start_soon(self._keep_reserved, relay_id, wanted[relay_id])
 
     def relay_peers(self) -> list[ControlAddress]:
         """Connected peers that relay for others, of whatever implementation."""
@@ -239,9 +237,7 @@ class Control:
                 self._members.add(peer_id)
                 await stream.write(_TAKEN)
 
-    async def _keep_reserved(self, relay: ControlAddress) -> None:
-        assert relay.peer_id is not None
-        relay_id = relay.peer_id
+    async def _keep_reserved(self, relay_id: PeerId, addresses: Sequence[ControlAddress]) -> None:
         scope = self._keeping[relay_id] = trio.CancelScope()
 
         def changed(change: ReservationChange) -> None:
@@ -259,22 +255,28 @@ class Control:
 
         try:
             with scope:
-                while True:
-                    try:
-                        await self.show_membership(relay)
-                        break
-                    except (PeerError, LocalError) as error:
-                        log.debug("%s", error)
-                        await trio.sleep(SHOW_TIMEOUT)
+                relay = await self._reach_relay(addresses)
                 await self.client.keep_reserved(relay, changed)
         finally:
             if self._reservations.pop(relay_id, None) is not None:
                 self._on_reservations()
+
+    async def _reach_relay(self, addresses: Sequence[ControlAddress]) -> ControlAddress:
+        """The first of a relay's addresses that can be dialed from here, once this node is known there."""
+        while True:
+            for relay in addresses:
+                try:
+                    await self.connect(relay, timeout=SHOW_TIMEOUT)
+                    await self.show_membership(relay)
+                    return relay
+                except (PeerError, LocalError) as error:
+                    log.debug("%s", error)
+            await trio.sleep(SHOW_TIMEOUT)
 
     def _disconnected(self, peer_id: PeerId) -> None:
         self._members.discard(peer_id)
         self._shown.discard(peer_id)
 
 
-def _is_metered(circuit: CircuitStream) -> bool:
-    return circuit.limit is not None and 0 < circuit.limit.data < METERED_BELOW
+def _meter_of(circuit: CircuitStream) -> Meter | None:
+    return None if circuit.limit is None else circuit.left

@@ -28,6 +28,9 @@ ANSWER_TIMEOUT = 12.0
 ASKED_PER_MINUTE, MINUTE = 4, 60.0
 """Dials one peer may cause; it needs one."""
 
+ASKED_PER_MINUTE_IN_ALL = 30
+"""Dials all peers together may cause: identities cost nothing."""
+
 Dial = Callable[[str], Awaitable[Connection]]
 """Dials a peer over TCP."""
 
@@ -60,6 +63,7 @@ class DialMeService:
     def __init__(self, dial: Dial) -> None:
         self._dial = dial
         self._rate = Rate(ASKED_PER_MINUTE, MINUTE)
+        self._in_all = Rate(ASKED_PER_MINUTE_IN_ALL, MINUTE)
 
     async def serve(self, stream: Stream) -> None:
         """Handler of inbound streams: one request, one answer.
@@ -69,7 +73,8 @@ class DialMeService:
         """
         await stream.receive_message(0)
         answer = ""
-        if not self._rate.allows(stream.peer_id, trio.current_time()):
+        now = trio.current_time()
+        if not self._rate.allows(stream.peer_id, now) or not self._in_all.allows("", now):
             answer = "asked too often, wait a minute"
         else:
             try:

@@ -1,5 +1,8 @@
 """The DHT in use: this node's advert is kept in it, and others' are looked for, about once a minute.
 
+What changes in the advert (a relay that can be called now) goes there at once: a peer behind another NAT has
+nothing else to find this node by.
+
 It is for finding a swarm, not for running it: as soon as two nodes are connected, adverts travel between
 them directly (routing.exchange), and nothing here is asked.
 """
@@ -23,8 +26,12 @@ from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
 
 log = logging.getLogger("panal.directory")
 
-FIRST_PAUSE, PAUSE = 2.0, 60.0
-"""Seconds between rounds: while nobody was found, and after that."""
+FIRST_PAUSE, ALONE_PAUSE, PAUSE = 2.0, 15.0, 60.0
+"""Seconds between rounds: the first, and while no DHT server answers; doubled up to the second while no peer
+of the swarm is connected; then the third."""
+
+LOOK_SECONDS = 0.5
+"""Between looks at whether the advert has changed."""
 
 CONNECT_TIMEOUT = 5.0
 
@@ -40,6 +47,7 @@ class DirectoryKeeper:
         model: what to look for; None looks for the swarm.
         advert: this node's newest advert; b"" if it has none.
         is_server: whether this node should answer the DHT's questions now.
+        in_touch: whether any peer of the swarm is connected: news comes from there.
         on_panal_peer: told of configured control peers that are panal nodes.
     """
 
@@ -56,6 +64,7 @@ class DirectoryKeeper:
         model: str | None,
         advert: Callable[[], bytes],
         is_server: Callable[[], bool],
+        in_touch: Callable[[], bool],
         on_panal_peer: Callable[[str], None],
     ) -> None:
         self._control = control
@@ -68,26 +77,38 @@ class DirectoryKeeper:
         self._model = model
         self._advert = advert
         self._is_server = is_server
+        self._in_touch = in_touch
         self._on_panal_peer = on_panal_peer
         self._failures: dict[ControlAddress, str] = {}
+
+    def failures(self) -> dict[str, str]:
+        """Configured control addresses that cannot be reached now, with the reason."""
+        return {str(each): self._failures[each] for each in self._configured if each in self._failures}
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._directory.run)
+            pause = FIRST_PAUSE
             while True:
                 self._directory.set_mode(Mode.SERVER if self._is_server() else Mode.CLIENT)
-                found = await self._round()
-                await trio.sleep(PAUSE if found else FIRST_PAUSE)
+                published = self._advert()
+                joined = await self._round()
+                if joined and self._in_touch():
+                    pause = PAUSE
+                with trio.move_on_after(pause):
+                    while self._advert() == published:
+                        await trio.sleep(LOOK_SECONDS)
+                pause = min(2 * pause, ALONE_PAUSE) if joined else FIRST_PAUSE
 
-    async def _round(self) -> int:
-        """One publication and one search; how many adverts the search brought."""
+    async def _round(self) -> bool:
+        """One publication and one search; False if no DHT server answers."""
         async with trio.open_nursery() as nursery:
             for address in self._servers():
                 nursery.start_soon(self._connect, address)
         connected = self._control.host.connected_peers
         if not connected or not await self._directory.join(connected):
-            return 0
+            return False
         data = self._advert()
         row = self._table.get(self._own_id)
         if data and row is not None:
@@ -95,11 +116,12 @@ class DirectoryKeeper:
             taken = await self._directory.publish(data, models)
             log.debug("advert taken by %d DHT servers", taken)
         found = await self._directory.find(self._model)
+        log.debug("%d adverts found in the DHT", len(found))
         for advert in found:
             offer = self._exchange.offer(advert, from_peer="")
             if offer.reason:
                 log.debug("from the DHT: %s", offer.reason)
-        return len(found)
+        return True
 
     def _servers(self) -> list[ControlAddress]:
         """Whom to be connected to: the config's, then public nodes of the swarm, until there are enough."""

@@ -33,7 +33,7 @@ from relay.reachability import Reachability
 from relay.targets import plain_host
 from routing.advert_rows import Offer
 from routing.adverts import AdvertTable
-from routing.byte_stream import ByteStream
+from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
 from routing.errors import LocalError
 from routing.exchange import AdvertExchange
@@ -51,7 +51,7 @@ from routing.remembered import RememberedPeers
 from routing.routes import Standing
 from routing.wire import exchange as exchange_wire
 from routing.wire import holdings
-from routing.wire.advert import Advert, SignedAdvert
+from routing.wire.advert import CLOCK_SKEW, Advert, SignedAdvert
 from routing.wire.holdings import Holdings
 from routing.wire.messages import VERSION
 
@@ -61,7 +61,7 @@ EXPIRY_SECONDS = 1.0
 """Between looks for adverts that have ended."""
 
 REMEMBER_SECONDS = 60.0
-"""Between writings of who is connected."""
+"""Between writings of who is connected; who is new is written down within EXPIRY_SECONDS."""
 
 RELAY_LOOK_SECONDS = 2.0
 """Between looks at whether relays are needed, and which there are."""
@@ -119,6 +119,7 @@ class SwarmNode:
         self._watching = watching
         self._instance = self._rng.getrandbits(64)
         self._nursery: trio.Nursery | None = None
+        self._keeper: DirectoryKeeper | None = None
         swarm = self.membership.swarm
         self.table = AdvertTable(swarm.id, identity.peer_id, self._instance, self._check_member)
         self.exchange = AdvertExchange(self.table, time.time, self._heard)
@@ -141,6 +142,8 @@ class SwarmNode:
         self.candidates.configure(
             [*place.swarm.peers, *place.swarm.control_peers],
         )
+        for peer_id in self.candidates.configured:
+            self.table.pin(peer_id)
         self.control = self._make_control()
         self.ways = Ways(
             self.endpoint,
@@ -197,6 +200,10 @@ class SwarmNode:
         bound = dialable(ListenAddress(*self.endpoint.local_address))
         return f"{bound}/p2p/{self.identity.peer_id}"
 
+    def failures(self) -> dict[str, str]:
+        """Peers that this node wants and does not reach now, by their labels or addresses, with the reason."""
+        return self.links.failures() | ({} if self._keeper is None else self._keeper.failures())
+
     def close(self) -> None:
         """Release what was opened, of a node that was never run."""
         self.endpoint.close()
@@ -221,8 +228,8 @@ class SwarmNode:
     async def _live(
         self, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Everything that runs. A cancelled node lives on in the scope it hands out, until that is unshielded:
-        a farewell takes connections."""
+        """Everything that runs. When the node is cancelled this lives on, in the scope it hands out, until
+        that is unshielded: a farewell takes connections."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -269,7 +276,18 @@ class SwarmNode:
         self.prober.on_connection(connection)
         self.links.news(connection.peer_id)
         if self._nursery is not None:
-            self._nursery.start_soon(self.exchange.follow, connection)
+            self._nursery.start_soon(self._follow, connection)
+
+    async def _follow(self, connection: Connection) -> None:
+        """Hear a connected peer's news; there is room for its own advert, however full the table is."""
+        peer_id = connection.peer_id
+        self.table.pin(peer_id)
+        try:
+            await self.exchange.follow(connection)
+        finally:
+            configured = PeerId(peer_id) in self.candidates.configured
+            if not configured and not self.endpoint.connections_to(peer_id):
+                self.table.unpin(peer_id)
 
     def _punched(self, connection: Connection) -> None:
         self.ways.punched(connection)
@@ -291,6 +309,8 @@ class SwarmNode:
 
     async def _keep_table(self) -> None:
         written = trio.current_time()
+        known: set[str] = set()
+        wrong_clocks: set[str] = set()
         while True:
             await trio.sleep(EXPIRY_SECONDS)
             for peer_id in self.table.expire(time.time()):
@@ -299,7 +319,9 @@ class SwarmNode:
                 self._watching.gone(peer_id)
             if trio.current_time() - written >= REMEMBER_SECONDS:
                 written = trio.current_time()
-                self._remember_connected()
+                known.clear()
+            known |= self._remember_connected(known)
+            wrong_clocks = self._compare_clocks(wrong_clocks)
 
     async def _look_on_lan(self) -> None:
         control_port = self.place.swarm.control[1] if self.place.swarm.control is not None else 0
@@ -314,7 +336,7 @@ class SwarmNode:
         await lan.run()
 
     async def _keep_directory(self, control: Control) -> None:
-        keeper = DirectoryKeeper(
+        keeper = self._keeper = DirectoryKeeper(
             control,
             Directory(control.host, self.membership.swarm.id, clock=time.time),
             self.exchange,
@@ -324,7 +346,11 @@ class SwarmNode:
             own_id=self.identity.peer_id,
             model=self.role.wanted_model,
             advert=lambda: self._announcer.data,
-            is_server=lambda: self.role.serves and self.standing.reach != "private",
+            is_server=lambda: (
+                # whoever asks to be relayed thinks that nobody can dial it
+                self.role.serves and self.standing.reach != "private" and not control.reserved
+            ),
+            in_touch=lambda: bool(self.endpoint.connections),
             on_panal_peer=self.links.want,
         )
         await keeper.run()
@@ -353,8 +379,8 @@ class SwarmNode:
         if swarm.control is None and not swarm.control_peers:
             return None
 
-        async def take(stream: ByteStream, metered: bool) -> None:
-            await self.ways.accept(stream, metered=metered)
+        async def take(stream: ByteStream, left: Meter | None) -> None:
+            await self.ways.accept(stream, left)
 
         return Control(
             self.identity,
@@ -411,14 +437,36 @@ class SwarmNode:
         remembered = self._remembered.peers(self.membership.swarm.id)
         self.candidates.remember([peer.advert for peer in remembered])
 
-    def _remember_connected(self) -> None:
-        if self._remembered is None:
-            return
+    def _compare_clocks(self, named: set[str]) -> set[str]:
+        """Name peers whose clock and ours differ too much, but for those named already; returns them all."""
+        wrong = {
+            peer_id: offset
+            for peer_id, offset in self.prober.clock_offsets.items()
+            if abs(offset) > CLOCK_SKEW
+        }
+        for peer_id in wrong.keys() - named:
+            log.warning(
+                "the clock of %s is %.0f s %s this node's, and %d s are tolerated: the two cannot use each "
+                "other's adverts; set both clocks by NTP (panal netcheck tells whether this one is wrong)",
+                peer_id,
+                abs(wrong[peer_id]),
+                "ahead of" if wrong[peer_id] > 0 else "behind",
+                CLOCK_SKEW,
+            )
+        return set(wrong)
+
+    def _remember_connected(self, known: set[str]) -> set[str]:
+        """Note where connected peers are, but for those known already; returns whom it has noted."""
         now = time.time()
-        for peer_id in {connection.peer_id for connection in self.endpoint.connections}:
+        noted = set()
+        for peer_id in {connection.peer_id for connection in self.endpoint.connections} - known:
             row = self.table.get(peer_id)
             if row is not None and peer_id != self.identity.peer_id:
-                self._remembered.remember(SignedAdvert(row.advert, row.data), now)
+                noted.add(peer_id)
+                self.candidates.remember([row.advert])
+                if self._remembered is not None:
+                    self._remembered.remember(SignedAdvert(row.advert, row.data), now)
+        return noted
 
 
 def load_membership(place: Place) -> Membership:

@@ -11,17 +11,20 @@ import trio
 
 from node.swarm.candidates import Candidate, Candidates
 from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punch
-from routing.byte_stream import ByteStream
+from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
+from routing.dial_limits import DialLimits
 from routing.errors import LocalError, PeerError
 from routing.identity import PeerId
 from routing.links import DIAL_TIMEOUT
 from routing.multiaddr import PeerAddress
+from routing.quic.accepted import AcceptedPaths
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
 from routing.quic.carried import carry
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.paths import Path
+from routing.quic.renewed import Renew, RenewedPath
 from routing.routes import OPENED_BY_PEER, Attempt, Kind, Route, Standing, Way, ways
 
 log = logging.getLogger("panal.ways")
@@ -32,6 +35,9 @@ NEXT_ADDRESS = 0.25
 CIRCUIT_TIMEOUT = 10.0
 """Seconds for a relayed connection: to the relay, through it, and the handshake with the peer at three times
 the usual round trip."""
+
+CLOSING_SECONDS = 0.5
+"""From a carried connection's end to that of its stream: its last word is under way."""
 
 MAX_TRIED = 6
 """Addresses dialed in one attempt: a peer that names many gets no more than this from us."""
@@ -45,8 +51,8 @@ class ControlPlane(Protocol):
 
     async def circuit_to(
         self, relay: ControlAddress, peer_id: PeerId, *, timeout: float
-    ) -> tuple[ByteStream, bool]:
-        """A circuit through a relay, and whether the relay counts its bytes."""
+    ) -> tuple[ByteStream, Meter | None]:
+        """A circuit through a relay, and what its relay lets through; None if it does not count."""
 
 
 class Meeting(Protocol):
@@ -100,6 +106,8 @@ class Ways:
         self._takes_tcp = takes_tcp
         self._note_contact = note_contact
         self._note_dial = note_dial
+        self._accepted = AcceptedPaths(endpoint)
+        self._limits = DialLimits()
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
         self._nursery: trio.Nursery | None = None
 
@@ -197,9 +205,13 @@ class Ways:
         )
         return connection
 
-    async def accept(self, stream: ByteStream, *, metered: bool = False) -> None:
-        """Carry what a peer has opened; returns when the stream ends."""
-        await carry(self._endpoint, stream, metered=metered)
+    async def accept(self, stream: ByteStream, left: Meter | None = None) -> None:
+        """Carry what a peer has opened; returns when the stream ends, or nothing uses it.
+
+        Args:
+            left: what its relay lets through; None if nothing limits it.
+        """
+        await self._accepted.accept(stream, left)
 
     # --- inside ---
 
@@ -219,8 +231,11 @@ class Ways:
 
         def dial(address: PeerAddress) -> Callable[[], Awaitable[Connection]]:
             async def connect() -> Connection:
+                self._check_limits(candidate, address.host)
                 self._note_contact(address.host)
-                return await self._endpoint.connect(address, timeout=DIAL_TIMEOUT, fresh=True)
+                connection = await self._endpoint.connect(address, timeout=DIAL_TIMEOUT, fresh=True)
+                self._limits.answered(address.host)
+                return connection
 
             return connect
 
@@ -238,10 +253,12 @@ class Ways:
 
         def dial(address: ControlAddress) -> Callable[[], Awaitable[Connection]]:
             async def connect() -> Connection:
+                self._check_limits(candidate, address.host)
                 stream = await control.stream_to(
                     address.with_peer(candidate.peer_id), DATAGRAMS, timeout=DIAL_TIMEOUT
                 )
-                return await self._connect_over(stream, candidate, metered=False)
+                self._limits.answered(address.host)
+                return await self._connect_over(stream, None, candidate)
 
             return connect
 
@@ -254,39 +271,83 @@ class Ways:
 
         def dial(relay: ControlAddress) -> Callable[[], Awaitable[Connection]]:
             async def connect() -> Connection:
-                stream, metered = await control.circuit_to(relay, candidate.peer_id, timeout=CIRCUIT_TIMEOUT)
-                connection = await self._connect_over(stream, candidate, metered=metered)
+                async def circuit() -> tuple[ByteStream, Meter | None]:
+                    self._check_limits(candidate, relay.host)
+                    opened = await control.circuit_to(relay, candidate.peer_id, timeout=CIRCUIT_TIMEOUT)
+                    self._limits.answered(relay.host)
+                    return opened
+
+                connection = await self._connect_over(*await circuit(), candidate, renew=circuit)
                 used[connection] = str(relay.peer_id)
                 return connection
 
             return connect
 
-        connection = await _first(candidate.peer_id, [dial(relay) for relay in candidate.relays])
+        relays = list(candidate.relays)
+        for relay in candidate.relays:  # where the peer has dialed it may not be open to this node
+            known = None if relay.peer_id is None else self._candidates.find(relay.peer_id)
+            relays += [] if known is None else [each.with_peer(known.peer_id) for each in known.control]
+        connection = await _first(candidate.peer_id, [dial(relay) for relay in dict.fromkeys(relays)])
         return connection, used[connection]
 
-    async def _connect_over(self, stream: ByteStream, candidate: Candidate, *, metered: bool) -> Connection:
+    def _check_limits(self, candidate: Candidate, host: str) -> None:
+        """Refuse to dial once more where others send us and nobody answers; our own config may."""
+        if candidate.peer_id in self._candidates.configured:
+            return
+        if not self._limits.may(host, trio.current_time()):
+            raise PeerError(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
+
+    async def _connect_over(
+        self, stream: ByteStream, left: Meter | None, candidate: Candidate, *, renew: Renew | None = None
+    ) -> Connection:
+        """Dial in a stream, and see to its end.
+
+        Args:
+            left: what its relay lets through, `renew` opens another then.
+        """
         if self._nursery is None:
             stream.abort()
             raise LocalError("the node is shutting down")
-        path: Path = await self._nursery.start(_carry, self._endpoint, stream, metered)
+        path: Path
+        if left is None or renew is None:
+            path = await self._nursery.start(_carry, self._endpoint, stream)
+        else:
+            renewed = RenewedPath(self._endpoint, stream.remote, left)
+            path = await self._nursery.start(_dial_renewed, renewed, stream, left, renew)
         try:
-            return await self._endpoint.connect(
+            connection = await self._endpoint.connect(
                 PeerAddress(path.address[0], path.address[1], candidate.peer_id),
                 timeout=DIAL_TIMEOUT,
                 fresh=True,
             )
         except BaseException:
-            stream.abort()
+            self._endpoint.close_path(path, "dial given up")
             raise
+        self._nursery.start_soon(self._end_with, connection, path)
+        return connection
+
+    async def _end_with(self, connection: Connection, path: Path) -> None:
+        await connection.closed.wait()
+        await trio.sleep(CLOSING_SECONDS)
+        self._endpoint.close_path(path, "no connection runs over it")
 
 
 async def _carry(
     endpoint: Endpoint,
     stream: ByteStream,
-    metered: bool,
     task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    await carry(endpoint, stream, metered=metered, task_status=task_status)
+    await carry(endpoint, stream, task_status=task_status)
+
+
+async def _dial_renewed(
+    renewed: RenewedPath,
+    stream: ByteStream,
+    left: Meter,
+    renew: Renew,
+    task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await renewed.dial(stream, left, renew, task_status=task_status)
 
 
 async def _first(peer_id: str, dials: Sequence[Callable[[], Awaitable[Connection]]]) -> Connection:

@@ -18,6 +18,7 @@ import contextlib
 import enum
 import ipaddress
 import logging
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import trio
 
 from routing.control_address import ControlAddress
+from routing.dial_limits import DialLimits
 from routing.errors import PeerError
 from routing.identity import PeerId
 from routing.libp2p.advert_records import check_record, provider_key, record_key
@@ -54,6 +56,12 @@ _log = logging.getLogger("panal.directory")
 
 # One request to one server, dialing it included: four round trips of the worst links.
 QUERY_SECONDS = 5.0
+# A lookup goes on without a server that takes longer than this; its answer still counts if it comes.
+SLOW_SECONDS = 2.0
+# A server that did not answer is left out of lookups for so long: where some cannot be dialed, as those
+# behind a NAT that do not know it yet, each lookup would wait for the same ones.
+SILENT_SECONDS = 60.0
+MAX_SILENT = 1024
 # A whole publication or search.
 CALL_SECONDS = 20.0
 # Adverts that one search returns; the rest comes by exchange between connected peers.
@@ -62,8 +70,10 @@ MAX_FOUND = 64
 FETCHES_AT_ONCE = 8
 # The same for the keys of one publication.
 LISTINGS_AT_ONCE = 4
-# Valid answers for one record before the newest of them is taken.
+# Valid answers for one record before the newest of them is taken, and how long the others are waited for
+# after the first: connected servers answer within a round trip.
 QUORUM = 3
+QUORUM_SECONDS = 0.5
 # Models under which a node lists itself; a server keeps MAX_KEYS_PER_PROVIDER (kad_store.py) keys of a peer.
 MAX_MODELS = 24
 # Connections to servers that lookups have opened and nobody else wants; the oldest idle one is closed.
@@ -103,6 +113,8 @@ class Directory:
         self.store = KadStore()
         self._server = KadServer(host.peer_id, self.table, self.store, clock)
         self._dialed: OrderedDict[PeerId, None] = OrderedDict()
+        self._limits = DialLimits()
+        self._silent: dict[PeerId, float] = {}  # until when each is left out
         host.watch(identified=self._note_identified)
         self.set_mode(mode)
 
@@ -243,17 +255,20 @@ class Directory:
     async def _find_record(self, peer_id: PeerId) -> SignedAdvert | None:
         key = record_key(self._swarm_id, peer_id)
         valid: list[SignedAdvert] = []
+        patience = trio.CancelScope()
 
         def take(value: bytes | None) -> bool:
             if value is not None:
                 try:
                     valid.append(check_record(key, value, now=self._clock()))
+                    patience.deadline = min(patience.deadline, trio.current_time() + QUORUM_SECONDS)
                 except PeerError as error:
                     _log.debug("a record from the DHT: %s", error)
             return len(valid) >= QUORUM
 
+        with patience:
+            await self._lookup(key, Message(Kind.GET_VALUE, key), lambda reply: take(reply.value))
         take(self.store.record(key, now=self._clock()))
-        await self._lookup(key, Message(Kind.GET_VALUE, key), lambda reply: take(reply.value))
         return max(valid, key=lambda record: record.advert.seq, default=None)
 
     async def _provide(self, key: bytes) -> None:
@@ -277,6 +292,7 @@ class Directory:
         lookup = Lookup(position, self._host.peer_id, self.table.closest(position))
         news = trio.Event()
         done = False
+        waiting: dict[PeerId, float] = {}  # until when each is waited for
 
         async def ask(peer: KadPeer) -> None:
             nonlocal done
@@ -287,17 +303,39 @@ class Directory:
                 done = done or enough(reply)
             except PeerError as error:
                 lookup.failed(peer.peer_id)
+                self._note_silent(peer.peer_id)
                 _log.debug("a DHT lookup: %s", error)
+            waiting.pop(peer.peer_id, None)
             news.set()
 
         async with trio.open_nursery() as nursery:
             while not done and not lookup.over:
                 news = trio.Event()
                 for peer in lookup.next_peers():
+                    if self._is_silent(peer.peer_id):
+                        lookup.failed(peer.peer_id)
+                        self.table.failed(peer.peer_id)
+                        news.set()
+                        continue
+                    waiting[peer.peer_id] = trio.current_time() + SLOW_SECONDS
                     nursery.start_soon(ask, peer)
-                await news.wait()
+                with trio.move_on_at(min(waiting.values(), default=math.inf)):
+                    await news.wait()
+                for peer_id in [each for each, until in waiting.items() if until <= trio.current_time()]:
+                    del waiting[peer_id]
+                    lookup.failed(peer_id)
+                    self._note_silent(peer_id)
             nursery.cancel_scope.cancel()
         return lookup.result()
+
+    def _note_silent(self, peer_id: PeerId) -> None:
+        if len(self._silent) >= MAX_SILENT:
+            del self._silent[next(iter(self._silent))]
+        self._silent.pop(peer_id, None)
+        self._silent[peer_id] = trio.current_time() + SILENT_SECONDS
+
+    def _is_silent(self, peer_id: PeerId) -> bool:
+        return self._silent.get(peer_id, 0.0) > trio.current_time() and not self._host.is_connected(peer_id)
 
     async def _try(self, peer: KadPeer, request: Message) -> Message | None:
         try:
@@ -325,6 +363,7 @@ class Directory:
             self.table.failed(peer.peer_id)
             raise
         self.table.add(peer.peer_id, self._addresses_of(peer.peer_id) or peer.addresses)
+        self._silent.pop(peer.peer_id, None)
         return reply
 
     async def _exchange(self, peer_id: PeerId, request: Message) -> Message:
@@ -352,12 +391,15 @@ class Directory:
     async def _connect(self, peer: KadPeer) -> None:
         if self._host.is_connected(peer.peer_id):
             return
-        error: PeerError = ConnectionLost(f"{peer.peer_id} names no TCP address", peer=peer.peer_id)
+        error: PeerError = ConnectionLost(
+            f"{peer.peer_id} names no TCP address that may be dialed", peer=peer.peer_id
+        )
         for address in peer.addresses:
-            if address.transport == "tcp":
+            if address.transport == "tcp" and self._limits.may(address.host, trio.current_time()):
                 try:
                     named = address.with_peer(peer.peer_id)
                     await self._host.connect(named, timeout=QUERY_SECONDS, keep=False)
+                    self._limits.answered(address.host)
                     self._dialed[peer.peer_id] = None
                     return
                 except PeerError as failure:

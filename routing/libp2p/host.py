@@ -277,7 +277,7 @@ class ControlHost:
 
         Too many, and whoever fails the handshake, are closed without a word.
         """
-        key = self._limits.admit(remote)
+        key = self._limits.admit(remote, trio.current_time())
         established = False
         try:
             if key is None:

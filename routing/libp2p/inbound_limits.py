@@ -1,9 +1,11 @@
-"""How many connections strangers may have with us: in all, and from one place on the network. Pure."""
+"""How many connections strangers may have with us, and how fast: in all, and from one place. Pure."""
 
 from __future__ import annotations
 
 import ipaddress
 from collections import Counter
+
+from routing.rates import Bucket, Buckets
 
 # Connections that others opened. Each costs a socket and at most MAX_UNREAD + MAX_QUEUED (yamux.py).
 MAX_INBOUND = 256
@@ -12,6 +14,10 @@ MAX_INBOUND_PER_IP = 32
 # Handshakes not yet done: they cost a socket and an X25519 operation each before anybody is known.
 MAX_HANDSHAKES = 64
 MAX_HANDSHAKES_PER_IP = 16
+# Connections that may begin, at once and each second: a handshake is 4 ms of CPU, and who hangs up right
+# after it holds no place. What is too much is closed; an honest dialer tries again.
+BURST, PER_SECOND = 128, 30.0
+BURST_PER_IP, PER_SECOND_PER_IP = 48, 6.0
 
 
 class InboundLimits:
@@ -20,8 +26,10 @@ class InboundLimits:
     def __init__(self) -> None:
         self._handshakes: Counter[str] = Counter()
         self._connections: Counter[str] = Counter()
+        self._pace = Bucket(BURST, PER_SECOND, 0.0)
+        self._pace_of = Buckets(BURST_PER_IP, PER_SECOND_PER_IP)
 
-    def admit(self, ip: str) -> str | None:
+    def admit(self, ip: str, now: float) -> str | None:
         """The key to count it under, or None if it must be refused."""
         key = origin(ip)
         held = self._connections[key] + self._handshakes[key]
@@ -30,9 +38,12 @@ class InboundLimits:
             or self._handshakes.total() >= MAX_HANDSHAKES
             or held >= MAX_INBOUND_PER_IP
             or self._handshakes[key] >= MAX_HANDSHAKES_PER_IP
+            or not self._pace.allows(now)
+            or not self._pace_of.take(key, now)
         ):
             self._tidy()
             return None
+        self._pace.take(now)
         self._handshakes[key] += 1
         return key
 

@@ -15,7 +15,8 @@ import trio
 from routing.libp2p.secure_channel import ConnectionLost
 from routing.libp2p.yamux_frames import FIN, INITIAL_WINDOW, MAX_U32, RST, Kind
 
-# A frame of data: with its header and tag it fits one Noise message, and lets other streams in between.
+# A frame of data. It is given to its reader when all of it has come, so each relay on the way adds the time
+# of one: 1.3 ms at 50 Mbit/s. Headers and tags are 0.4 % of it.
 MAX_FRAME_DATA = 32 << 10
 
 
@@ -82,6 +83,8 @@ class MuxedStream:
         Raises:
             StreamBroken: the stream or its connection broke; what had arrived before is given first.
         """
+        if self._arrived:
+            await trio.lowlevel.checkpoint()  # who sends a thousand requests at once has them taken in turn
         while not self._arrived:
             if self._broken is not None:
                 raise self._error()

@@ -79,16 +79,19 @@ class SecureChannel:
         del arrived[:position]
         return b"".join(parts)
 
-    async def write(self, plaintext: bytes) -> None:
-        """Send all of it. A cancelled write leaves half a message behind: the channel is then of no use.
+    async def write(self, *plaintexts: bytes) -> None:
+        """Send all of them, each in a message of its own (in several if it is too long for one).
+
+        A cancelled write leaves half a message behind: the channel is then of no use.
 
         Raises:
             ConnectionLost: the connection broke.
         """
         out = bytearray()
-        for start in range(0, len(plaintext), MAX_PLAINTEXT_BYTES):
-            message = self._sending.encrypt(plaintext[start : start + MAX_PLAINTEXT_BYTES])
-            out += len(message).to_bytes(2, "big") + message
+        for plaintext in plaintexts:
+            for start in range(0, len(plaintext), MAX_PLAINTEXT_BYTES):
+                message = self._sending.encrypt(plaintext[start : start + MAX_PLAINTEXT_BYTES])
+                out += len(message).to_bytes(2, "big") + message
         await send(self._stream, bytes(out))
 
     async def negotiate(self, protocol: str, *, initiator: bool) -> bytes:

@@ -6,7 +6,8 @@ Source: hashicorp/yamux, `spec.md`.
 2. One task reads. It stops while more than MAX_UNREAD bytes lie unread, so a peer is held by TCP itself.
 3. A peer has at most MAX_INBOUND_STREAMS streams open; more are reset, and who goes on is dropped.
 4. Each side PINGs; MISSED_PINGS without any byte in return end the connection.
-5. Whoever breaks the rules loses the connection.
+5. Whoever breaks the rules loses the connection, and so does who floods us with frames that carry nothing.
+6. After MAX_FRAMES_A_TURN frames everybody else has a turn: a read may bring five thousand.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import trio
 
 from routing.control_address import ControlAddress
 from routing.errors import PeerError
-from routing.libp2p.muxed_stream import MuxedStream
-from routing.libp2p.noise import MAX_PLAINTEXT_BYTES
+from routing.libp2p.muxed_stream import MAX_FRAME_DATA, MuxedStream
 from routing.libp2p.secure_channel import ConnectionLost, SecureChannel
 from routing.libp2p.yamux_frames import (
     ACK,
     FIN,
     HEADER_BYTES,
+    INITIAL_WINDOW,
     RST,
     SYN,
     Frame,
@@ -33,6 +34,7 @@ from routing.libp2p.yamux_frames import (
     decode_frame,
     encode_frame,
 )
+from routing.rates import Bucket
 
 YAMUX = "/yamux/1.0.0"
 
@@ -45,11 +47,27 @@ MAX_OUTBOUND_STREAMS = 512
 
 # Writers wait while more than this is queued: about a 200 Mbit/s link's 10 ms.
 QUEUE_HIGH = 256 << 10
+# Given to the system at once, in Noise messages no longer than a frame: the peer can read a message when all
+# of it has come.
+WRITE_BYTES = 64 << 10
+MESSAGE_BYTES = MAX_FRAME_DATA + HEADER_BYTES
 # Control frames do not wait. A peer that makes us queue more of them than this and reads none is dropped.
 MAX_QUEUED = 1 << 20
 
 # Unread bytes of all streams of one connection before we stop reading it: eight streams' windows.
 MAX_UNREAD = 2 << 20
+
+# Frames taken before other tasks go on: a third of a millisecond. A new stream, for which a task begins,
+# costs as much as so many others.
+MAX_FRAMES_A_TURN = 64
+OPENING_COST = 32
+
+# What a peer may send in frames without data, at once and each second. PINGs: implementations send one in 5
+# to 30 s. Streams: a publication in the DHT opens two for each of 25 keys. The rest: 16 MB/s of circuits in
+# small reads take some thousand window updates.
+PING_BURST, PINGS_PER_SECOND = 100, 10.0
+OPENING_BURST, OPENINGS_PER_SECOND = 150, 50.0
+CONTROL_BURST, CONTROLS_PER_SECOND = 10_000, 2000.0
 
 # NAT bindings of TCP live minutes, so this is for noticing silent death: after 15 to 20 s.
 PING_SECONDS = 5.0
@@ -112,6 +130,10 @@ class YamuxConnection:
         self._over: str | None = None
         self._ending = False
         self._scope = trio.CancelScope()
+        now = trio.current_time()
+        self._pings = Bucket(PING_BURST, PINGS_PER_SECOND, now)
+        self._openings = Bucket(OPENING_BURST, OPENINGS_PER_SECOND, now)
+        self._controls = Bucket(CONTROL_BURST, CONTROLS_PER_SECOND, now)
 
     @property
     def peer_id(self) -> str:
@@ -212,23 +234,34 @@ class YamuxConnection:
                 self._to_write = trio.Event()
                 await self._to_write.wait()
                 continue
-            batch = bytearray(self._queue.popleft())
-            while self._queue and len(batch) + len(self._queue[0]) <= MAX_PLAINTEXT_BYTES:
-                batch += self._queue.popleft()
+            messages, taken = self._take_queued()
             try:
-                await self.channel.write(bytes(batch))
+                await self.channel.write(*messages)
             except PeerError as error:
                 self._end(str(error))
                 self._scope.cancel()
                 return
-            self._queued -= len(batch)
+            self._queued -= taken
             if self.has_room():
                 self._room.unpark_all()
 
+    def _take_queued(self) -> tuple[list[bytes], int]:
+        """Whole frames laid into messages, at most WRITE_BYTES; and how many bytes they are."""
+        messages, message, taken = [], bytearray(), 0
+        while self._queue and taken + len(self._queue[0]) <= WRITE_BYTES:
+            frame = self._queue.popleft()
+            taken += len(frame)
+            if message and len(message) + len(frame) > MESSAGE_BYTES:
+                messages.append(bytes(message))
+                message = bytearray()
+            message += frame
+        return [*messages, bytes(message)], taken
+
     async def _read_loop(self) -> None:
         try:
-            self._take_frames()  # of what came right behind the handshake
             while True:
+                while self._take_frames():  # at first of what came right behind the handshake
+                    await trio.lowlevel.checkpoint()
                 while self._unread > MAX_UNREAD:
                     await self._less_unread.park()
                 data = await self.channel.read()
@@ -237,7 +270,6 @@ class YamuxConnection:
                     return
                 self._heard = True
                 self._arrived += data
-                self._take_frames()
         except PeerError as error:
             self._end(str(error))
         except ValueError as error:
@@ -264,17 +296,27 @@ class YamuxConnection:
 
     # frames
 
-    def _take_frames(self) -> None:
-        arrived, position = self._arrived, 0
-        while True:
+    def _take_frames(self) -> bool:
+        """Take what has arrived whole, up to a turn's worth; whether there may be more."""
+        arrived, position, now = self._arrived, 0, trio.current_time()
+        left, more = MAX_FRAMES_A_TURN, True
+        while left > 0:
             if self._to_skip:
                 skipped = min(self._to_skip, len(arrived) - position)
                 position += skipped
                 self._to_skip -= skipped
             if len(arrived) - position < HEADER_BYTES:
+                more = False
                 break
             frame = decode_frame(bytes(arrived[position : position + HEADER_BYTES]))
             body = position + HEADER_BYTES
+            if frame.flags & SYN:
+                if frame.kind is Kind.DATA and len(arrived) - body < frame.length <= INITIAL_WINDOW:
+                    more = False  # the stream begins when its first bytes are here, or it would begin twice
+                    break
+                left -= OPENING_COST
+            left -= 1
+            self._check_pace(frame, now)
             if frame.kind is not Kind.DATA:
                 self._take_control(frame)
                 position = body
@@ -287,12 +329,25 @@ class YamuxConnection:
             if frame.length > stream.receive_window:
                 raise ValueError(f"{frame.length} bytes sent where {stream.receive_window} are allowed")
             if len(arrived) - body < frame.length:
+                more = False
                 break
             if frame.length:
                 stream.on_data(bytes(arrived[body : body + frame.length]))
             self._take_flags(stream, frame)
             position = body + frame.length
         del arrived[:position]
+        return more
+
+    def _check_pace(self, frame: Frame, now: float) -> None:
+        """ValueError if the peer sends more frames without data than any honest one has reason to."""
+        if frame.kind is Kind.PING and frame.flags & SYN:
+            paced = self._pings.take(now)
+        elif frame.flags & SYN:
+            paced = self._openings.take(now)
+        else:
+            paced = bool(frame.length and frame.kind is Kind.DATA) or self._controls.take(now)
+        if not paced:
+            raise ValueError("it floods us with frames that carry nothing")
 
     def _take_control(self, frame: Frame) -> None:
         if frame.kind is Kind.WINDOW_UPDATE:

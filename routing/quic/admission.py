@@ -7,6 +7,7 @@ from collections import Counter
 
 from routing.quic.connection import Connection
 from routing.quic.limits import Limits
+from routing.rates import Bucket, Buckets
 
 
 class Admission:
@@ -18,16 +19,25 @@ class Admission:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._pace = Bucket(limits.handshake_burst, limits.handshakes_per_second, 0.0)
+        self._pace_of = Buckets(limits.handshake_burst_per_ip, limits.handshakes_per_second_per_ip)
         self._inbound: Counter[str] = Counter()
         self._origins: dict[Connection, str] = {}
         self.handshakes: set[Connection] = set()
 
-    def has_room_for(self, host: str) -> bool:
-        """Whether one more handshake with this address may begin."""
+    def admits(self, host: str, now: float) -> bool:
+        """Whether one more handshake with this address may begin now; counts it if so.
+
+        What turns out to be no handshake has cost as much, and stays counted.
+        """
+        origin = origin_of(host)
         return (
             len(self.handshakes) < self._limits.handshakes
-            and self._inbound[origin_of(host)] < self._limits.connections_per_ip
+            and self._inbound[origin] < self._limits.connections_per_ip
             and self._inbound.total() < self._limits.connections
+            and self._pace.allows(now)
+            and self._pace_of.take(origin, now)
+            and self._pace.take(now)
         )
 
     def began(self, connection: Connection, host: str) -> None:

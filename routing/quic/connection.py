@@ -13,6 +13,7 @@ from routing.quic.limits import (
     CLOSE_REASON_BYTES,
     CONNECTION_WINDOW,
     MISSED_PINGS,
+    REQUESTS_AT_ONCE,
     SEND_BACKLOG_LOW,
     Limits,
 )
@@ -103,6 +104,8 @@ class Connection:
         self._unread = 0
         self._held = False
         self._held_since = (0, 0)
+        self._taken = 0  # requests since the socket last brought something
+        self._turns: trio.Lock | None = None
         self._missed_pings = 0
         self._received_at_ping = 0
         self._peer_bit = _SERVER_BIT if dialed else 0
@@ -221,6 +224,8 @@ class Connection:
     def after_batch(self) -> None:
         """A batch of datagrams has been taken in: bound what is unread, and answer."""
         plane = self._plane
+        if self._turns is None or not self._turns.locked():
+            self._taken = 0
         if self._arriving.streams:
             self._arriving.bound()
         if self._unread > plane.limits.unread_bytes and not self._held:
@@ -269,6 +274,18 @@ class Connection:
 
     def note_arrived(self, stream: Stream) -> None:
         self._arriving.end(stream)
+
+    def is_crowded(self) -> bool:
+        """Whether a request that is about to be taken must wait for its `turn`."""
+        self._taken += 1
+        return self._taken > REQUESTS_AT_ONCE
+
+    async def turn(self) -> None:
+        """Wait while others go on: of a peer that floods us one request passes in each round of all tasks."""
+        if self._turns is None:
+            self._turns = trio.Lock()
+        async with self._turns:
+            await trio.lowlevel.checkpoint()
 
     def note_read(self, stream: Stream, count: int) -> None:
         """A message has left a stream's buffer."""

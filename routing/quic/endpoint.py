@@ -195,7 +195,7 @@ class Endpoint:
             with trio.move_on_at(deadline) as patience:
                 await dial.done.wait()
             if patience.cancelled_caught:
-                raise _no_answer(address, timeout)
+                raise _no_answer(self._named(address), address, timeout)
             if not dial.timed_out:  # else its patience was shorter than ours: dial again
                 return dial.result()
         dial = self._dials[key] = _Dial()
@@ -224,12 +224,24 @@ class Endpoint:
     def take_carried(self, path: Path, datagrams: Sequence[bytes]) -> None:
         """Datagrams that came by a path."""
         touched: set[Connection] = set()
-        now = trio.current_time()
-        for data in datagrams:
-            if data:
-                self._take_datagram(data, path.address, now, touched)
+        now, start, end = trio.current_time(), 0, len(datagrams)
+        while start < end:
+            # a run of equal ones, the last may be shorter: taken in one call, as the kernel's GRO gives them
+            size, stop = len(datagrams[start]), start + 1
+            while stop < end and len(datagrams[stop]) == size:
+                stop += 1
+            if stop < end and 0 < len(datagrams[stop]) < size:
+                stop += 1
+            if stop - start > 1 and size:
+                run = b"".join(datagrams[start:stop])
+                self._take_segments(run, size, path.address, now, touched)
+            elif size:
+                self._take_datagram(datagrams[start], path.address, now, touched)
+            start = stop
         for connection in touched:
             connection.after_batch()
+        if not self._paths.is_of_use(path, len(datagrams), used=bool(touched)):
+            self.close_path(path, "it carried nothing but datagrams of no connection")
 
     def close_path(self, path: Path, reason: str) -> None:
         """A path has ended, and with it the connections over it."""
@@ -237,6 +249,10 @@ class Endpoint:
         for connection in list(self._known):
             if connection.first_address == path.address:
                 connection.shut(CLOSE_NORMAL, reason)
+
+    def is_used(self, path: Path) -> bool:
+        """Whether a connection runs over a path, or is being set up."""
+        return any(each.first_address == path.address and each.close_reason is None for each in self._known)
 
     def path_of(self, connection: Connection) -> Path | None:
         """The path a connection is carried by; None if it runs over UDP."""
@@ -341,10 +357,14 @@ class Endpoint:
                 wanted = True
                 return connection
             if connection.close_reason is None:
-                raise _no_answer(address, timeout)
+                raise _no_answer(self._named(address), address, timeout)
             if connection.core.refusal is not None:
-                raise WrongPeer(f"dialing {address}: {connection.core.refusal}", peer=address.peer_id or "")
-            raise ConnectFailed(f"dialing {address}: {connection.close_reason}", peer=address.peer_id or "")
+                raise WrongPeer(
+                    f"dialing {self._named(address)}: {connection.core.refusal}", peer=address.peer_id or ""
+                )
+            raise ConnectFailed(
+                f"dialing {self._named(address)}: {connection.close_reason}", peer=address.peer_id or ""
+            )
         finally:
             if not wanted:
                 connection.shut(CLOSE_NORMAL, "dial given up")
@@ -459,7 +479,7 @@ class Endpoint:
         if not self._accept or self._closing or not may_open_connection(data, original):
             return None
         path = self._paths.find(sender[0])
-        if not self._admission.has_room_for(path.origin if path is not None else sender[0]):
+        if not self._admission.admits(path.origin if path is not None else sender[0], self.now()):
             return None  # silence costs less than a refusal, and the dialer's timeout says the rest
         connection = self._new_connection(sender, original=original)
         self._admission.began(connection, path.origin if path is not None else sender[0])
@@ -476,11 +496,20 @@ class Endpoint:
             self.route(original, connection)
         return connection
 
+    def _named(self, address: PeerAddress) -> str:
+        """An address in words: that of a carried path means nothing to anybody."""
+        path = self._paths.find(address.host)
+        if path is None:
+            return str(address)
+        origin = path.origin
+        how = f"through {origin}" if origin.startswith("relay ") else f"over TCP to {origin}"
+        return f"{address.peer_id or 'a peer'} {how}"
+
     def _close_all(self, reason: str) -> None:
         self._closing = True
         for connection in list(self._known):
             connection.shut(CLOSE_NORMAL, reason)
 
 
-def _no_answer(address: PeerAddress, timeout: float) -> _TimedOut:
-    return _TimedOut(f"dialing {address}: no answer within {timeout:.3g} s", peer=address.peer_id or "")
+def _no_answer(named: str, address: PeerAddress, timeout: float) -> _TimedOut:
+    return _TimedOut(f"dialing {named}: no answer within {timeout:.3g} s", peer=address.peer_id or "")

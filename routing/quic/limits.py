@@ -44,6 +44,10 @@ PROGRESS_BYTES = 256 << 10
 # so a peer that sends two bytes in each frame would make us hold 25 times what it has sent.
 CHUNK_BYTES = 512
 
+# Requests of one connection that are taken at once of what one wake-up of the socket has brought; further
+# ones are taken in turn with everything else the node does. A backbone has some layers' calls under way.
+REQUESTS_AT_ONCE = 8
+
 # Of a peer's reason for closing: a line for the log and the screen.
 CLOSE_REASON_BYTES = 200
 
@@ -70,6 +74,10 @@ class Limits:
         connections: inbound connections in all; each costs some 50 KB when idle.
         connections_per_ip: inbound connections from one IPv4 address or IPv6 /64; several nodes share a NAT.
         handshakes: inbound handshakes under way; each costs 3 ms of CPU, and strangers can start them.
+        handshake_burst, handshakes_per_second: inbound handshakes that may begin, in all. Without it a few
+            strangers who close each connection as soon as it is there keep a whole core busy.
+        handshake_burst_per_ip, handshakes_per_second_per_ip: the same for one address. What is too much is
+            dropped: a dialer tries again by itself.
         handshake_timeout: seconds an inbound handshake may take.
         streams_per_connection: streams a peer may have open on one connection, at most 100.
         unread_bytes: bytes of a connection received but not read before the peer gets no more credit.
@@ -84,6 +92,10 @@ class Limits:
     connections: int = 256
     connections_per_ip: int = 32
     handshakes: int = 64
+    handshake_burst: int = 128
+    handshakes_per_second: float = 40.0
+    handshake_burst_per_ip: int = 64
+    handshakes_per_second_per_ip: float = 8.0
     handshake_timeout: float = 5.0
     streams_per_connection: int = MAX_STREAMS_PER_CONNECTION
     unread_bytes: int = 4 << 20

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
+
+import trio
 
 from routing.quic.core import Address, Datagram
 
 # A random prefix of the kind RFC 4193 sets aside; no network is built with it.
 _PREFIX = "fd9a:e17c:4b52:"
 _PORT = 1
+
+MAX_FOR_NOBODY = 256
+"""Datagrams in a row that belong to no connection before a path is closed: what is under way when one ends is
+less, and to look at each costs time."""
 
 SendCarried = Callable[[Sequence[bytes]], None]
 """Takes datagrams for the peer at the other end; never waits, may drop them."""
@@ -31,12 +37,14 @@ class Path:
         address: what stands for it where a UDP address would.
         origin: what limits by address count it under: the carrier's IP address or the relay's peer id.
         metered: it has a budget of bytes (a foreign relay's 128 KiB): nothing may be sent but what is needed.
+        ended: set when it is over, by whatever end.
     """
 
     address: Address
     send: SendCarried
     origin: str
     metered: bool
+    ended: trio.Event = field(default_factory=trio.Event, compare=False)
 
 
 class Paths:
@@ -44,6 +52,7 @@ class Paths:
 
     def __init__(self) -> None:
         self._by_host: dict[str, Path] = {}
+        self._for_nobody: dict[str, int] = {}
         self._numbers = count(1)
 
     def open(self, send: SendCarried, origin: str, *, metered: bool) -> Path:
@@ -55,6 +64,16 @@ class Paths:
 
     def close(self, path: Path) -> None:
         self._by_host.pop(path.address[0], None)
+        self._for_nobody.pop(path.address[0], None)
+        path.ended.set()
+
+    def is_of_use(self, path: Path, datagrams: int, *, used: bool) -> bool:
+        """Note what has come; False if a path has brought nothing but datagrams for nobody."""
+        host = path.address[0]
+        count = 0 if used else self._for_nobody.get(host, 0) + datagrams
+        if host in self._by_host:
+            self._for_nobody[host] = count
+        return count <= MAX_FOR_NOBODY
 
     def find(self, host: str) -> Path | None:
         return self._by_host.get(host)

@@ -265,6 +265,10 @@ class Stream:
         await self._now_and_then_yield()
         if self._have < LENGTH_BYTES:
             await self._wait_for(LENGTH_BYTES)
+        if self.inbound and self.connection.is_crowded():
+            await self.connection.turn()
+            if self._have < LENGTH_BYTES:  # the stream has ended meanwhile
+                await self._wait_for(LENGTH_BYTES)
         size = self._peek_length()
         if size > max_bytes:
             self.reset(CODE_TOO_LARGE)

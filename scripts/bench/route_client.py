@@ -2,8 +2,9 @@
 
     route_client.py CONFIG ROUTE
 
-It waits until every holder is reached by ROUTE (direct, punched or relayed) and says so; then each line on
-stdin, a number of tokens, is answered by a line of JSON with what they cost. It ends with its stdin.
+It waits until every holder is reached by ROUTE (direct, punched or relayed) and says so. Then each line on
+stdin gets a line of JSON: "prompt" begins the generation anew, a number goes on with it for so many tokens
+and says what they cost. It ends with its stdin.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from node.cli.frame import log_to_stderr
 from node.config import load_config
 from node.decode.answer import configured_backbone
 from node.decode.ledger import TripsReport
@@ -38,8 +39,9 @@ async def main(config: Path, route: str) -> None:
         begun = trio.current_time()
         await _wait_for(live, route)
         say({"seconds": trio.current_time() - begun, "routes": live.routes()})
+        generation = Generation(live)
         async for line in trio.wrap_file(sys.stdin):
-            say(await live.in_thread(generate, live, int(line)))
+            say(await live.in_thread(generation.obey, line.strip()))
 
 
 async def _wait_for(live: LiveBackbone, route: str) -> None:
@@ -53,25 +55,45 @@ async def _wait_for(live: LiveBackbone, route: str) -> None:
     raise SystemExit(f"still not {route} after {ROUTE_SECONDS:g} s: {live.routes()}")
 
 
-def generate(live: LiveBackbone, tokens: int) -> dict[str, Any]:
-    """Greedily, from an empty cache; the pass over the prompt is not counted."""
-    backbone = live.backbone
-    backbone.context.clear()
-    last = len(PROMPT) - 1
-    logits = backbone.run([Row(token, i, wanted=i == last) for i, token in enumerate(PROMPT)])
-    found: list[int] = []
-    before, cpu, begun = live.port.ledger.report(), time.process_time(), time.perf_counter()
-    for position in range(len(PROMPT), len(PROMPT) + tokens):
-        found.append(int(logits[0].argmax()))
-        logits = backbone.run([Row(found[-1], position)])
-    seconds = time.perf_counter() - begun
-    return {
-        "tokens": found,
-        "seconds": seconds,
-        "cpu_seconds": time.process_time() - cpu,
-        **_spent(before, live.port.ledger.report()),
-        "routes": live.routes(),
-    }
+class Generation:
+    """Greedy, and the same each time it begins."""
+
+    def __init__(self, live: LiveBackbone) -> None:
+        self._live = live
+        self._position = 0
+        self._next = 0
+
+    def obey(self, line: str) -> dict[str, Any]:
+        """Do what a line of stdin says, on the calling thread."""
+        if line == "prompt":
+            self._begin()
+            return {}
+        return self._go_on(int(line))
+
+    def _begin(self) -> None:
+        backbone = self._live.backbone
+        backbone.context.clear()
+        self._position, last = len(PROMPT), len(PROMPT) - 1
+        logits = backbone.run([Row(token, i, wanted=i == last) for i, token in enumerate(PROMPT)])
+        self._next = int(logits[0].argmax())
+
+    def _go_on(self, tokens: int) -> dict[str, Any]:
+        backbone, ledger = self._live.backbone, self._live.port.ledger
+        found: list[int] = []
+        moments = [time.perf_counter()]
+        before, cpu = ledger.report(), time.process_time()
+        for _ in range(tokens):
+            found.append(self._next)
+            self._next = int(backbone.run([Row(self._next, self._position)])[0].argmax())
+            self._position += 1
+            moments.append(time.perf_counter())
+        return {
+            "tokens": found,
+            "seconds": [end - begin for begin, end in pairwise(moments)],
+            "cpu_seconds": time.process_time() - cpu,
+            **_spent(before, ledger.report()),
+            "routes": self._live.routes(),
+        }
 
 
 def _spent(before: TripsReport, after: TripsReport) -> dict[str, float]:

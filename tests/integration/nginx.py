@@ -31,7 +31,7 @@ http {{
     uwsgi_temp_path {folder}/uwsgi;
     scgi_temp_path {folder}/scgi;
     server {{
-        listen 127.0.0.1:{port} ssl;
+        listen {host}:{port} ssl;
         ssl_certificate {folder}/certificate.pem;
         ssl_certificate_key {folder}/key.pem;
         location / {{
@@ -56,12 +56,12 @@ def require_nginx() -> str:
     return path
 
 
-def make_certificate(folder: Path) -> Path:
-    """certificate.pem and key.pem for `localhost` and 127.0.0.1; the certificate is its own authority."""
+def make_certificate(folder: Path, host: str = "127.0.0.1") -> Path:
+    """certificate.pem and key.pem for `localhost` and an address; the certificate is its own authority."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test at {host}")])
     now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(host))]
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -86,6 +86,30 @@ def make_certificate(folder: Path) -> Path:
     return path
 
 
+def nginx_command(
+    folder: Path,
+    *,
+    port: int,
+    behind: int,
+    host: str = "127.0.0.1",
+    forwarded_for: str = "$proxy_add_x_forwarded_for",
+    idle_seconds: int = 60,
+) -> list[str]:
+    """The command that runs nginx in front of a port of 127.0.0.1. `folder` holds the certificate."""
+    config = folder / "nginx.conf"
+    config.write_text(
+        _CONFIG.format(
+            folder=folder,
+            host=host,
+            port=port,
+            behind=behind,
+            forwarded_for=forwarded_for,
+            idle_seconds=idle_seconds,
+        )
+    )
+    return [require_nginx(), "-e", str(folder / "error.log"), "-p", str(folder), "-c", str(config)]
+
+
 @asynccontextmanager
 async def running_nginx(
     folder: Path,
@@ -100,13 +124,9 @@ async def running_nginx(
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
-    config = folder / "nginx.conf"
-    config.write_text(
-        _CONFIG.format(
-            folder=folder, port=port, behind=behind, forwarded_for=forwarded_for, idle_seconds=idle_seconds
-        )
+    command = nginx_command(
+        folder, port=port, behind=behind, forwarded_for=forwarded_for, idle_seconds=idle_seconds
     )
-    command = [require_nginx(), "-e", str(folder / "error.log"), "-p", str(folder), "-c", str(config)]
     async with trio.open_nursery() as nursery:
         process = await nursery.start(lambda task_status: trio.run_process(command, task_status=task_status))
         try:

@@ -53,8 +53,8 @@ async def running_relay(
 
 
 @asynccontextmanager
-async def running_client() -> AsyncIterator[RelayClient]:
-    async with running_host() as host:
+async def running_client(identity: Identity | None = None) -> AsyncIterator[RelayClient]:
+    async with running_host(identity=identity) as host:
         yield RelayClient(host, rng=random.Random(1))
 
 

@@ -12,7 +12,7 @@ import trio
 from routing.errors import PeerError
 from routing.identity import Identity
 from routing.multiaddr import PeerAddress
-from routing.quic.carried import Unframer, carry
+from routing.quic.carried import MIN_DATAGRAM_BYTES, Unframer, carry
 from routing.quic.endpoint import Endpoint
 from routing.quic.limits import Limits
 from routing.quic.stream import Stream
@@ -133,13 +133,16 @@ def test_carried_connections_count_by_their_origin() -> None:
 
 
 def test_unframing_any_cut() -> None:
-    datagrams = [b"a" * 1200, b"", b"b", b"c" * 65535]
+    datagrams = [b"a" * 1200, b"b" * MIN_DATAGRAM_BYTES, b"c" * 65535]
     data = b"".join(len(each).to_bytes(2, "big") + each for each in datagrams)
     for step in (1, 2, 7, 1000, len(data)):
         unframer, found = Unframer(), []
         for start in range(0, len(data), step):
             found += unframer.feed(data[start : start + step])
         assert found == datagrams
+    for size in (0, 1, MIN_DATAGRAM_BYTES - 1):
+        with pytest.raises(PeerError, match=f"datagram of {size} bytes"):
+            Unframer().feed(size.to_bytes(2, "big") + bytes(size))
 
 
 def test_probes_come_beside_quic() -> None:

@@ -391,13 +391,33 @@ def test_connections_of_one_ip_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
 def test_inbound_limits_count_households() -> None:
     limits = inbound_limits.InboundLimits()
     for number in range(inbound_limits.MAX_HANDSHAKES_PER_IP):
-        assert limits.admit(f"2001:db8:0:1::{number:x}") is not None
-    assert limits.admit("2001:db8:0:1:ffff::1") is None
-    key = limits.admit("2001:db8:0:2::1")
+        assert limits.admit(f"2001:db8:0:1::{number:x}", 0.0) is not None
+    assert limits.admit("2001:db8:0:1:ffff::1", 0.0) is None
+    key = limits.admit("2001:db8:0:2::1", 0.0)
     assert key is not None
     limits.established(key)
     limits.gone(key, was_established=True)
     assert inbound_limits.origin("::ffff:192.0.2.1") == inbound_limits.origin("192.0.2.1") == "192.0.2.1"
+
+
+def test_who_hangs_up_at_once_and_comes_again_is_slowed_down() -> None:
+    limits = inbound_limits.InboundLimits()
+
+    def visits(ip: str, now: float) -> int:
+        """How many of a hundred connections in a row are let in, each gone before the next."""
+        admitted = 0
+        for _ in range(100):
+            key = limits.admit(ip, now)
+            if key is not None:
+                limits.gone(key, was_established=False)
+                admitted += 1
+        return admitted
+
+    assert visits("192.0.2.1", 0.0) == inbound_limits.BURST_PER_IP
+    assert visits("192.0.2.1", 1.0) == inbound_limits.PER_SECOND_PER_IP
+    assert visits("192.0.2.2", 1.0) == inbound_limits.BURST_PER_IP, "others are not held up"
+    everybody = sum(visits(f"198.51.100.{number}", 1.0) for number in range(20))
+    assert everybody < inbound_limits.BURST, "all together are bounded, too"
 
 
 # a foreign implementation

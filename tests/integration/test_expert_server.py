@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 from node.serve import server as server_module
 from node.serve.cells import Cells
@@ -616,6 +617,30 @@ def test_jobs_run_in_order_on_one_thread() -> None:
             await thread.run(lambda: 1 // 0)
         assert await thread.run(job, 5) == 10
         assert thread.waiting == 0
+        thread.close()
+
+    run(test)
+
+
+def test_callers_take_turns() -> None:
+    async def test() -> None:
+        thread = ComputeThread("test")
+        go = threading.Event()
+        seen: list[str] = []
+
+        async def ask(caller: str, number: int) -> None:
+            await thread.run(seen.append, f"{caller}{number}", caller=caller)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(thread.run, go.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            for caller, number in [("a", 1), ("a", 2), ("a", 3), ("b", 1), ("c", 1), ("c", 2)]:
+                nursery.start_soon(ask, caller, number)
+                await trio.testing.wait_all_tasks_blocked()
+            assert thread.has_waiting("c") and not thread.has_waiting("d")
+            go.set()
+        assert seen == ["a1", "b1", "c1", "a2", "c2", "a3"]
+        assert not thread.has_waiting("a") and thread.waiting == 0
         thread.close()
 
     run(test)

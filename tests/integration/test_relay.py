@@ -513,6 +513,7 @@ def test_a_thousand_reservations_from_one_address() -> None:
         async with running_relay() as (service, relay), running_client() as client:
             granted: list[ControlHost] = []
             statuses: dict[int | None, int] = {}
+            await client.host.connect(relay, timeout=5)  # before it gets crowded at the door
 
             async def attack(nursery: trio.Nursery) -> None:
                 host = ControlHost(Identity.generate(), listen=None)
@@ -536,7 +537,9 @@ def test_a_thousand_reservations_from_one_address() -> None:
                     await attack(nursery)
                 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 assert len(granted) == RelayLimits().reservations_per_ip
-                assert statuses[Status.RESERVATION_REFUSED] > 900
+                # by the relay, or already at the door, where connections of one address are counted, too
+                assert statuses[Status.RESERVATION_REFUSED] > 30
+                assert statuses[Status.RESERVATION_REFUSED] + statuses.get(None, 0) == 1000 - len(granted)
                 assert service.statistics().reservations == len(granted)
                 # the attackers' hosts live in this process, too, and are kept until the end
                 assert after - before < 64 * 1024, "KiB"

@@ -62,32 +62,32 @@ class Nodes:
         self.folder = folder
         self.ends = ends
 
-    def init(self, name: str, *arguments: object, extra: str = "") -> Path:
-        """`panal init`, and more lines for its config: `[relay]`, or keys of `[swarm]` before them."""
-        done = subprocess.run(
-            [
-                *PANAL,
-                "init",
-                "--dir",
-                str(self.folder / name),
-                "--json",
-                "--name",
-                name,
-                *map(str, arguments),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        )
-        assert done.returncode == 0, done
-        config = self.folder / name / "node.toml"
-        if extra:
-            config.write_text(config.read_text() + "\n" + extra)
-        return config
+    def init(self, name: str, *arguments: object, relay: str = "", swarm: str = "") -> str:
+        """`panal init`; its address.
 
-    def peer_id(self, name: str) -> str:
-        done = json.loads((self.folder / name / "init.json").read_text())
-        return str(done["peer_id"])
+        Args:
+            relay, swarm: more lines for the tables of these names.
+        """
+        told = self._panal("init", "--dir", self.folder / name, "--json", "--name", name, *arguments)
+        config = self.folder / name / "node.toml"
+        text = config.read_text().replace("[swarm]\n", f"[swarm]\n{swarm}\n")
+        config.write_text(text + (f"\n[relay]\n{relay}\n" if relay else ""))
+        return str(json.loads(told)["address"])
+
+    def make_private(self, swarm: str, keys: Path, *names: str) -> None:
+        """A private swarm of these nodes."""
+        keys.mkdir()
+        self._panal("swarm", "create", swarm, "--dir", keys)
+        for name in names:
+            config = self.folder / name / "node.toml"
+            peer_id = json.loads(self._panal("swarm", "show", "-c", config, "--json"))["peer_id"]
+            told = self._panal("swarm", "invite", peer_id, "--key", keys / "swarm.key", "--json")
+            self._panal("swarm", "join", json.loads(told)["invite"], "-c", config)
+
+    def _panal(self, *arguments: object) -> str:
+        done = subprocess.run([*PANAL, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+        assert done.returncode == 0, done
+        return done.stdout
 
     def run(self, name: str, host: str) -> Running:
         """`panal run` on a host, until it is ready."""
@@ -104,9 +104,15 @@ class Nodes:
             )
         self.ends.callback(process.wait)
         self.ends.callback(process.kill)
-        line = process.stdout.readline()
-        assert line, log.read_text()
-        running = Running(process, log, json.loads(line))
+        running = Running(process, log)
+        while not running.ready:
+            line = process.stdout.readline()
+            assert line, log.read_text()
+            said = json.loads(line)
+            if "event" in said:
+                running.events.append(said)
+            else:
+                running.ready = said
         threading.Thread(target=running._listen, daemon=True).start()
         return running
 
