@@ -13,8 +13,10 @@ from node.cli.arguments import Subparsers, add_command, add_json
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
-    from node.config import NodeConfig
+    from node.config import NodeConfig, RelayConfig
     from relay.netcheck import Report
+    from routing.byte_stream import ByteStream
+    from routing.control_address import ControlAddress
     from routing.identity import Identity
     from routing.membership import Membership
     from routing.multiaddr import ListenAddress, PeerAddress
@@ -42,7 +44,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         default=[],
         type=_peer,
         metavar="ADDR",
-        help="a peer to ask, besides the config's; may be repeated",
+        help="a peer or relay to ask, besides the config's; may be repeated",
     )
     add_json(parser)
 
@@ -65,14 +67,20 @@ def run(args: argparse.Namespace) -> int:
     return 0 if report.can_take_part else EXIT_FAILED
 
 
-def _peer(text: str) -> PeerAddress:
-    """An argparse type: the address of a peer."""
+def _peer(text: str) -> PeerAddress | ControlAddress:
+    """An argparse type: the address of a peer, for QUIC, TCP or WebSocket."""
+    from routing.control_address import ControlAddress
     from routing.multiaddr import PeerAddress
 
     try:
-        return PeerAddress.parse(text)
+        if "/udp/" in text or "/tcp/" not in text:
+            return PeerAddress.parse(text)
+        address = ControlAddress.parse(text)
     except LocalError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if address.peer_id is None:
+        raise argparse.ArgumentTypeError(f"{text} names no peer: write it with /p2p/PEER-ID at the end")
+    return address
 
 
 async def _check(args: argparse.Namespace) -> Report:
@@ -80,27 +88,59 @@ async def _check(args: argparse.Namespace) -> Report:
 
     from node.config import load_config
     from node.config.shape import DEFAULT_LISTEN
+    from node.swarm.control import Control
+    from node.swarm.relay_checks import check_relays, places
     from relay.netcheck import netcheck
     from routing.identity import Identity
     from routing.membership import Membership
-    from routing.multiaddr import ListenAddress
+    from routing.multiaddr import ListenAddress, PeerAddress
 
-    listen, peers, backend = ListenAddress.parse(DEFAULT_LISTEN), list(args.peer), "qh3"
+    listen, backend, ca = ListenAddress.parse(DEFAULT_LISTEN), "qh3", None
+    peers = [each for each in args.peer if isinstance(each, PeerAddress)]
+    control_peers = [each for each in args.peer if not isinstance(each, PeerAddress)]
     identity, membership = Identity.generate(), Membership()
     if args.config is not None:
         config = load_config(args.config)
-        listen, backend = config.swarm.listen, config.swarm.backend
+        listen, backend, ca = config.swarm.listen, config.swarm.backend, config.relay.ca
         peers = [*config.swarm.peers, *peers]
+        control_peers = [*config.swarm.control_peers, *control_peers]
         identity, membership = _who(config)
+    peers = list(dict.fromkeys(peers))
     endpoint = _endpoint(listen, backend, identity, membership)
+    control = Control(
+        identity,
+        membership,
+        _only_client(ca),
+        listen=None,
+        on_stream=_refuse,
+        on_reservations=lambda: None,
+    )
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)
-            report = await netcheck(endpoint, list(dict.fromkeys(peers)))
+            await nursery.start(control.run)
+            report = await netcheck(
+                endpoint, peers, relay_checks=lambda: check_relays(control, places(control_peers, peers))
+            )
             nursery.cancel_scope.cancel()
     finally:
         endpoint.close()
     return report
+
+
+async def _refuse(stream: ByteStream, _: object) -> None:
+    """Nobody is served by a check."""
+    stream.abort()
+
+
+def _only_client(ca: Path | None) -> RelayConfig:
+    """Relays are used, and nothing is relayed."""
+    from node.config import RelayConfig
+    from node.config.shape import RelayTable
+
+    return RelayConfig(
+        table=RelayTable(), websocket=None, certificate=None, certificate_key=None, ca=ca, announce=()
+    )
 
 
 def _who(config: NodeConfig) -> tuple[Identity, Membership]:

@@ -140,13 +140,19 @@ class LiveBackbone:
         return found
 
     def _is_hopeful(self) -> bool:
-        """Whether a peer that says it holds experts of this model is on its way."""
+        """Whether a peer that says it holds experts of this model is on its way.
+
+        So is one that has only just begun: it finds out how it can be reached, and then asks for relays.
+        """
         failures = self.links.failures()
-        return any(
-            self.links.link(row.advert.peer_id) is None
-            and self.node.ways.label(row.advert.peer_id) not in failures
-            for row in self.node.table.holders_of(self.backbone.stored.model_id)
-        )
+        for row in self.node.table.holders_of(self.backbone.stored.model_id):
+            advert = row.advert
+            undecided = advert.reach == "unknown" or (advert.reach == "private" and not advert.relays)
+            if self.links.link(advert.peer_id) is None and (
+                undecided or self.node.ways.label(advert.peer_id) not in failures
+            ):
+                return True
+        return False
 
 
 @asynccontextmanager

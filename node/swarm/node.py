@@ -346,10 +346,7 @@ class SwarmNode:
             own_id=self.identity.peer_id,
             model=self.role.wanted_model,
             advert=lambda: self._announcer.data,
-            is_server=lambda: (
-                # whoever asks to be relayed thinks that nobody can dial it
-                self.role.serves and self.standing.reach != "private" and not control.reserved
-            ),
+            is_server=lambda: self.role.serves and self._takes_dials(control),
             in_touch=lambda: bool(self.endpoint.connections),
             on_panal_peer=self.links.want,
         )
@@ -394,6 +391,13 @@ class SwarmNode:
     @property
     def _is_loopback(self) -> bool:
         return plain_host(self.endpoint.local_address[0]) in ("127.0.0.1", "::1")
+
+    def _takes_dials(self, control: Control) -> bool:
+        """Whether strangers can probably dial this node over TCP."""
+        reach = self.standing.reach
+        # while nobody has told: whoever relays was set up to be dialed, whoever is relayed thinks it cannot be
+        asserted = control.service is not None or not control.reserved
+        return reach == "public" or (reach == "unknown" and asserted)
 
     def _own_hosts(self) -> list[str]:
         own = [host for host, _ in self.prober.candidates()]

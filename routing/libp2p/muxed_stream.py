@@ -17,7 +17,7 @@ from routing.libp2p.yamux_frames import FIN, INITIAL_WINDOW, MAX_U32, RST, Kind
 
 # A frame of data. It is given to its reader when all of it has come, so each relay on the way adds the time
 # of one: 1.3 ms at 50 Mbit/s. Headers and tags are 0.4 % of it.
-MAX_FRAME_DATA = 32 << 10
+MAX_FRAME_DATA = 8 << 10
 
 
 class StreamBroken(ConnectionLost):

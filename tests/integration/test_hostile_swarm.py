@@ -48,8 +48,8 @@ from tests.swarm_process import Home, NodeProcess, free_port
 
 pytestmark = pytest.mark.slow
 
-ROUNDS = 3
-QUIET_SECONDS, ATTACK_SECONDS = 0.7, 1.2
+ROUNDS = 2
+QUIET_SECONDS, ATTACK_SECONDS = 0.6, 1.2
 """Of a round. The attacker is stopped for less than the four seconds after which it would count as gone."""
 
 SLOWER, SPARE = 2.0, 0.005

@@ -48,6 +48,12 @@ class Running:
     def logged(self, text: str) -> bool:
         return text in self.log.read_text()
 
+    def is_reachable_through(self, relay: str) -> bool:
+        """Whether it has had a reservation at the relay of this address."""
+        peer_id = relay.rpartition("/")[2]
+        lines = self.log.read_text().splitlines()
+        return any("reachable through relay" in line and line.endswith(peer_id) for line in lines)
+
     def _listen(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:

@@ -203,8 +203,7 @@ def test_behind_https_each_knows_another_relay(nodes: Nodes, demo_model: Path) -
     nodes.init("server", "--serve", demo_model, "--peer", one.https, relay=trust)
     server = nodes.run("server", "https-a")
     # the second relay is known from its advert, whose first address is one that HTTPS alone does not reach
-    through = [f"reachable through relay {each.https}" for each in (one, other)]
-    until(lambda: all(map(server.logged, through)), "two reservations", 40)
+    until(lambda: all(server.is_reachable_through(each.quic) for each in (one, other)), "reservations", 40)
     nodes.init("asker", "--model", demo_model, "--peer", other.https, relay=trust)
     assert routes(verified(nodes, "asker", "https-b")) == {"server": ("relayed", "tcp")}
 
@@ -236,7 +235,7 @@ def test_a_relay_dies_and_another_takes_its_place(nodes: Nodes, lab: Any, demo_m
     nodes.init("server", "--serve", demo_model, *both)
     nodes.init("asker", "--model", demo_model, *both)
     server = nodes.run("server", "symmetric-a")
-    until(lambda: all(server.logged(f"relay {name}") for name in ids(lab)), "two reservations", 40)
+    until(lambda: all(map(server.is_reachable_through, (first, second))), "two reservations", 40)
     calm = generate(nodes, "asker", "symmetric-b")
     used = calm["routes"][0]["via"]
     dead = next(node for node in relays if node.peer_id == used)
@@ -245,10 +244,6 @@ def test_a_relay_dies_and_another_takes_its_place(nodes: Nodes, lab: Any, demo_m
     again = generate(nodes, "asker", "symmetric-b")
     assert again["tokens"] == calm["tokens"]
     assert again["routes"][0]["via"] != used and again["routes"][0]["route"] == "relayed"
-
-
-def ids(lab: Any) -> list[str]:
-    return [f"/ip4/{lab.ip(name)}/tcp/{PORT}" for name in ("relay", "spare")]
 
 
 def test_a_relay_whose_certificate_is_not_trusted_is_named(nodes: Nodes, demo_model: Path) -> None:

@@ -1,0 +1,147 @@
+"""The part of `panal netcheck` that goes over TCP: who takes it, and who relays for this node."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from node.swarm.control import Control
+from relay.circuit import CircuitRefused, RelayReservation
+from relay.hop_wire import HOP_PROTOCOL, Limit, Status
+from relay.netcheck import Check
+from relay.netcheck import Status as Verdict
+from routing.control_address import ControlAddress
+from routing.errors import LocalError, PeerError
+from routing.multiaddr import PeerAddress
+
+CONNECT_TIMEOUT = 8.0
+"""Seconds for one address: TCP, TLS, WebSocket and Noise are some eight round trips."""
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds for a ping, and for what the peer says of itself."""
+
+PINGS = 3
+
+MAX_CHECKED = 32
+"""Addresses dialed; a config may name a thousand."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An address to check.
+
+    Attributes:
+        guessed: nobody has said that somebody takes TCP there.
+    """
+
+    address: ControlAddress
+    guessed: bool
+
+
+def places(control_peers: Iterable[ControlAddress], peers: Iterable[PeerAddress]) -> list[Place]:
+    """What to check: the configured addresses, and for other peers the TCP port of their UDP port's number."""
+    named = list(dict.fromkeys(control_peers))
+    known = {each.peer_id for each in named}
+    guessed = dict.fromkeys(
+        ControlAddress.of(each.host, each.port, each.peer_id)
+        for each in peers
+        if each.peer_id is not None and each.peer_id not in known
+    )
+    found = [Place(each, False) for each in named] + [Place(each, True) for each in guessed]
+    return found[:MAX_CHECKED]
+
+
+async def check_relays(control: Control, where: Sequence[Place]) -> list[Check]:
+    """Two checks for each address that is reached, `TCP ...` and `relay ...`; one for each that is not.
+
+    Guesses that prove wrong are left out.
+    """
+    found: dict[Place, list[Check]] = {}
+
+    async def check(place: Place) -> None:
+        found[place] = await _check(control, place)
+
+    async with trio.open_nursery() as nursery:
+        for place in where:
+            nursery.start_soon(check, place)
+    return [each for place in where for each in found[place]]
+
+
+async def _check(control: Control, place: Place) -> list[Check]:
+    address = place.address
+    name = f"{'WebSocket' if address.transport != 'tcp' else 'TCP'} {address}"
+    assert address.peer_id is not None
+    try:
+        await control.connect(address, timeout=CONNECT_TIMEOUT)
+        took = [await control.host.ping(address.peer_id, timeout=ANSWER_TIMEOUT) for _ in range(PINGS)]
+    except (PeerError, LocalError) as error:
+        if place.guessed:
+            return []
+        reason = str(error).removeprefix(f"{address}: ")
+        advice = (
+            "see whether it runs and its address is still right; where only HTTPS gets out, a relay's "
+            "WebSocket on port 443 may"
+        )
+        return [Check(name, Verdict.FAIL, reason, advice)]
+    reached = Check(name, Verdict.PASS, f"round trip {statistics.median(took) * 1000:.0f} ms")
+    return [reached, await _check_reservation(control, address)]
+
+
+async def _check_reservation(control: Control, address: ControlAddress) -> Check:
+    name = f"relay {address}"
+    assert address.peer_id is not None
+    info = None
+    with trio.move_on_after(ANSWER_TIMEOUT):
+        info = await control.host.wait_identified(address.peer_id)
+    if info is None or HOP_PROTOCOL not in info.protocols:
+        return Check(name, Verdict.SKIP, "it does not relay for others")
+    try:
+        await control.show_membership(address)
+        return Check(name, Verdict.PASS, _granted(await control.client.reserve(address)))
+    except CircuitRefused as error:
+        return Check(name, Verdict.FAIL, str(error).removeprefix(f"relay {address} "), _advice(error.status))
+    except (PeerError, LocalError) as error:
+        return Check(name, Verdict.FAIL, str(error), "name another relay in [swarm] peers")
+
+
+def _granted(reservation: RelayReservation) -> str:
+    return f"grants a reservation, {_limits(reservation.limit)}"
+
+
+def _limits(limit: Limit | None) -> str:
+    if limit is None:
+        return "without limits"
+    named = []
+    if limit.duration:
+        named.append(_span(limit.duration))
+    if limit.data:
+        named.append(f"{_size(limit.data)} each way")
+    return f"a circuit lasts for {' or '.join(named)}"
+
+
+def _advice(status: int | None) -> str:
+    if status == Status.RESERVATION_REFUSED:
+        return (
+            "it is full, or has enough of this network's address: try later, or name another relay "
+            "in [swarm] peers"
+        )
+    if status == Status.PERMISSION_DENIED:
+        return "it relays for others than this node: name another one, or join its swarm (panal swarm join)"
+    return "name another relay in [swarm] peers"
+
+
+def _span(seconds: int) -> str:
+    for unit, size in (("h", 3600), ("min", 60)):
+        if seconds >= size and seconds % size == 0:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def _size(count: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << shift:
+            return f"{count / (1 << shift):.3g} {unit}"
+    return f"{count} bytes"
