@@ -45,7 +45,7 @@ from routing.identity import PeerId
 from routing.libp2p.delimited import DelimitedReader, MalformedMessage, write_delimited
 from routing.libp2p.host import ControlHost
 from routing.libp2p.inbound_limits import origin
-from routing.libp2p.muxed_stream import MuxedStream
+from routing.libp2p.muxed_stream import Carrier, MuxedStream
 
 # A request leaves together with its stream; on the worst of links that is a few round trips.
 REQUEST_SECONDS = 10.0
@@ -114,7 +114,9 @@ class RelayService:
         self._refused: Counter[str] = Counter()
         self._opened = 0
         self._bytes = 0
-        host.watch(disconnected=self._table.disconnected)
+        # the connection on which a peer reserved: calls go there, not to another process of the same identity
+        self._reserved_on: dict[PeerId, Carrier] = {}
+        host.watch(disconnected=self._disconnected)
 
     def start(self) -> None:
         """Begin to serve; connected peers learn of it through identify."""
@@ -182,9 +184,14 @@ class RelayService:
             await self._refuse(stream, refusal.status)
         return None
 
+    def _disconnected(self, peer_id: PeerId) -> None:
+        self._reserved_on.pop(peer_id, None)
+        self._table.disconnected(peer_id)
+
     async def _reserve(self, stream: MuxedStream) -> None:
         peer_id, now = PeerId(stream.peer_id), self._clock()
         reservation = self._table.reserve(peer_id, origin(stream.remote), now, relayed=_is_relayed(stream))
+        self._reserved_on[peer_id] = stream.carrier
         info = ReservationInfo(
             expire=math.floor(self._wall_clock() + reservation.expires_at - now),
             addrs=tuple(each.with_peer(self._host.peer_id).to_bytes() for each in self._addresses()),
@@ -214,7 +221,12 @@ class RelayService:
         other: MuxedStream | None = None
         try:
             with trio.fail_after(CALL_SECONDS):
-                other = await self._host.open_stream(circuit.target, STOP_PROTOCOL, timeout=CALL_SECONDS)
+                other = await self._host.open_stream(
+                    circuit.target,
+                    STOP_PROTOCOL,
+                    timeout=CALL_SECONDS,
+                    on=self._reserved_on.get(circuit.target),
+                )
                 call = StopMessage(StopType.CONNECT, peer=circuit.source, limit=self._told_limit())
                 await write_delimited(other, encode_stop(call))
                 reader = DelimitedReader(other)

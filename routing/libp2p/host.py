@@ -22,7 +22,7 @@ from routing.identity import Identity, PeerId, encode_public_key
 from routing.libp2p.identify import IDENTIFY, IDENTIFY_PUSH, PeerInfo
 from routing.libp2p.inbound_limits import InboundLimits
 from routing.libp2p.introductions import Introductions, Observer
-from routing.libp2p.muxed_stream import MuxedStream
+from routing.libp2p.muxed_stream import Carrier, MuxedStream
 from routing.libp2p.secure_channel import ConnectionLost, SecureChannel, secure
 from routing.libp2p.tcp import far_end, open_listeners, remote_ip, system_words
 from routing.libp2p.yamux import YAMUX, YamuxConnection
@@ -310,14 +310,20 @@ class ControlHost:
         for connection in list(self._connections.get(PeerId(peer_id), ())):
             connection.close()
 
-    async def open_stream(self, peer_id: str, protocol: str, *, timeout: float) -> MuxedStream:
+    async def open_stream(
+        self, peer_id: str, protocol: str, *, timeout: float, on: Carrier | None = None
+    ) -> MuxedStream:
         """A stream on a live connection, agreed on `protocol`.
+
+        Args:
+            on: which of the peer's connections; any if that is closed. Two processes may share an identity,
+                and only one of them has asked for something.
 
         Raises:
             ProtocolRefused: the peer does not speak it.
             PeerError: there is no connection, it broke, or `timeout` seconds passed.
         """
-        connection = self._connection(peer_id)
+        connection = on if on is not None and on.is_open else self._connection(peer_id)
         if connection is None:
             raise ConnectionLost(f"{peer_id} is not connected", peer=peer_id)
         stream = connection.open_stream()

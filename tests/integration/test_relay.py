@@ -205,6 +205,27 @@ def test_who_has_no_reservation_can_not_be_called() -> None:
     run(test)
 
 
+def test_a_call_goes_to_the_process_that_has_reserved() -> None:
+    """A node that serves and a command of the same identity that asks are two processes."""
+
+    async def test() -> None:
+        who = Identity.generate()
+        async with (
+            running_relay() as (_, relay),
+            running_client(who) as serving,
+            running_client(who) as asking,
+            running_client() as caller,
+        ):
+            serving.accept_datagram_circuits(echo)
+            await serving.reserve(relay)
+            await asking.host.connect(relay, timeout=5)
+            circuit = await caller.open_datagram_circuit(relay, who.peer_id)
+            await circuit.write(b"hello")
+            assert await read_exactly(circuit, 5) == b"hello"
+
+    run(test)
+
+
 def test_members_only() -> None:
     async def test() -> None:
         members: set[PeerId] = set()
