@@ -354,6 +354,9 @@ class PeerLinks:
         """Say of a route what is known now: its reason may have been a guess when it was taken."""
         if not link.connection.dialed:
             return
+        via = self._wayfinder.route_of(link.connection).via
+        if via != link.route.via:  # another relay has taken over
+            link.route = replace(link.route, via=via)
         for attempt in self._wayfinder.attempts(peer_id):
             if attempt.way.value == link.route.rank and attempt.reason != link.route.reason:
                 link.route = replace(link.route, reason=attempt.reason)

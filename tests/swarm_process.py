@@ -27,8 +27,8 @@ PANAL = [sys.executable, "-P", "-m", "node.cli.main"]
 START_SECONDS = 30.0
 """A node is up after one; the machine may be busy."""
 
-STOP_SECONDS = 3.0
-"""Ctrl-C ends a node within that."""
+STOP_SECONDS = 10.0
+"""Ctrl-C ends a node in 3; the machine may be busy."""
 
 Launch = Callable[..., "subprocess.Popen[str]"]
 """Starts a command, as `subprocess.Popen` does, here or on a host of the lab."""

@@ -47,6 +47,10 @@ NAMED_LAYERS = 4
 """Layers named in one line about missing experts."""
 
 
+NAMED_FAILURES = 8
+"""Peers named there that do not answer: adverts may tell of thousands."""
+
+
 class NotCovered(PeerError):
     """Experts that no connected peer holds."""
 
@@ -113,6 +117,8 @@ class LiveBackbone:
             for layer, experts in list(missing.items())[:NAMED_LAYERS]
         ]
         more = f" and {len(missing) - NAMED_LAYERS} more layers" if len(missing) > NAMED_LAYERS else ""
+        if len(failures) > NAMED_FAILURES:
+            failures[NAMED_FAILURES:] = [f"and {len(failures) - NAMED_FAILURES} more"]
         because = f" ({'; '.join(failures)})" if failures else ""
         raise NotCovered(
             f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address"

@@ -44,12 +44,12 @@ SET_ASIDE = 60.0
 MAX_HOLDERS = 256
 """Expert servers a backbone keeps warm; more replicas than that change nothing."""
 
-MAX_TRIED = 64
+MAX_TRIED = 128
 """Peers without a connection that are dialed at once. Adverts cost nothing: there may be thousands of servers
 that do not exist."""
 
-HOLDER_PATIENCE = 10.0
-"""Seconds in which a holder must answer if others wait for its place: two dials, and what a relay takes."""
+HOLDER_PATIENCE = 6.0
+"""Seconds in which a holder must answer if others wait for its place: a dial takes five at most."""
 
 PATIENCE = 2.0
 """Seconds for configured and LAN peers before remembered ones are tried."""
@@ -58,6 +58,9 @@ ALONE_SECONDS = 10.0
 """Without any peer for so long it is said, and again each minute."""
 
 SAY_AGAIN = 60.0
+
+NAMED_FAILURES = 8
+"""Peers named in one line that do not answer."""
 
 QUIET_SECONDS = 5.0
 """From the first connection on, before neighbours are dialed: what shows that strangers get in must come from
@@ -268,7 +271,7 @@ class Finder:
         configured = self._candidates.configured - {self._own_id}
         if configured:
             failures = self._links.failures()
-            reasons = "; ".join(failures.values()) or "no answer yet"
+            reasons = "; ".join(list(failures.values())[:NAMED_FAILURES]) or "no answer yet"
             log.warning(
                 "none of the %d peers in [swarm] peers answers (%s); still trying", len(configured), reasons
             )

@@ -26,7 +26,7 @@ from node.swarm_files import read_member
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
 from relay.dialback import DialBackService
-from relay.prober import ReachProber
+from relay.prober import ReachProber, own_host
 from relay.probes import Probes
 from relay.punch import Puncher
 from relay.reachability import Reachability
@@ -201,7 +201,7 @@ class SwarmNode:
         return f"{bound}/p2p/{self.identity.peer_id}"
 
     def failures(self) -> dict[str, str]:
-        """Peers that this node wants and does not reach now, by their labels or addresses, with the reason."""
+        """Peers that this node wants and does not reach now, by label or address, with the reason."""
         return self.links.failures() | ({} if self._keeper is None else self._keeper.failures())
 
     def close(self) -> None:
@@ -359,9 +359,7 @@ class SwarmNode:
             waited = trio.current_time() - begun > UNDECIDED_SECONDS
             needed = standing.udp is False or (
                 # a NAT that lets everybody in over UDP still lets nobody in over TCP
-                standing.mapping in ("independent", "dependent")
-                if standing.reach == "public"
-                else standing.reach == "private" or waited
+                self._is_translated() if standing.reach == "public" else standing.reach == "private" or waited
             )
             if not self.place.relay.table.use or not needed:
                 control.use_relays([])
@@ -370,6 +368,11 @@ class SwarmNode:
             await trio.sleep(RELAY_LOOK_SECONDS)
 
     # --- inside ---
+
+    def _is_translated(self) -> bool:
+        """Whether others see this node at addresses that this machine does not have."""
+        outer = {host for host, _ in self.prober.reachability.addresses}
+        return any(own_host(self.endpoint, host) != host for host in outer)
 
     def _make_control(self) -> Control | None:
         swarm = self.place.swarm
@@ -395,7 +398,7 @@ class SwarmNode:
     def _takes_dials(self, control: Control) -> bool:
         """Whether strangers can probably dial this node over TCP."""
         reach = self.standing.reach
-        # while nobody has told: whoever relays was set up to be dialed, whoever is relayed thinks it cannot be
+        # while nobody has told: who relays was set up to be dialed, who is relayed thinks it cannot be
         asserted = control.service is not None or not control.reserved
         return reach == "public" or (reach == "unknown" and asserted)
 

@@ -42,7 +42,7 @@ class Place:
 
 
 def places(control_peers: Iterable[ControlAddress], peers: Iterable[PeerAddress]) -> list[Place]:
-    """What to check: the configured addresses, and for other peers the TCP port of their UDP port's number."""
+    """What to check: the configured addresses; for other peers the TCP port of the same number as UDP's."""
     named = list(dict.fromkeys(control_peers))
     known = {each.peer_id for each in named}
     guessed = dict.fromkeys(

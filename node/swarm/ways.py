@@ -3,44 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import trio
 
 from node.swarm.candidates import Candidate, Candidates
+from node.swarm.carrying import Carrying
+from node.swarm.race import first
 from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punch
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
 from routing.dial_limits import DialLimits
-from routing.errors import LocalError, PeerError
+from routing.errors import PeerError
 from routing.identity import PeerId
 from routing.links import DIAL_TIMEOUT
 from routing.multiaddr import PeerAddress
 from routing.quic.accepted import AcceptedPaths
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
-from routing.quic.carried import carry
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
-from routing.quic.paths import Path
-from routing.quic.renewed import Renew, RenewedPath
 from routing.routes import OPENED_BY_PEER, Attempt, Kind, Route, Standing, Way, ways
 
 log = logging.getLogger("panal.ways")
-
-NEXT_ADDRESS = 0.25
-"""Seconds before the next address of a peer is dialed beside the one before (RFC 8305, section 5)."""
 
 CIRCUIT_TIMEOUT = 10.0
 """Seconds for a relayed connection: to the relay, through it, and the handshake with the peer at three times
 the usual round trip."""
 
-CLOSING_SECONDS = 0.5
-"""From a carried connection's end to that of its stream: its last word is under way."""
-
-MAX_TRIED = 6
-"""Addresses dialed in one attempt: a peer that names many gets no more than this from us."""
+_Opened = tuple[ControlAddress, ByteStream, Meter | None]
+"""A relay, a circuit through it, and what it lets through."""
 
 
 class ControlPlane(Protocol):
@@ -109,17 +103,11 @@ class Ways:
         self._accepted = AcceptedPaths(endpoint)
         self._limits = DialLimits()
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
-        self._nursery: trio.Nursery | None = None
+        self._carrying = Carrying(endpoint)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry connections in streams until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._carrying.run(task_status=task_status)
 
     # --- Wayfinder ---
 
@@ -240,7 +228,7 @@ class Ways:
             return connect
 
         try:
-            connection = await _first(candidate.peer_id, [dial(address) for address in addresses])
+            connection = await first(candidate.peer_id, [dial(address) for address in addresses])
         except PeerError:
             self._note_dial(candidate.peer_id, False)
             raise
@@ -258,37 +246,65 @@ class Ways:
                     address.with_peer(candidate.peer_id), DATAGRAMS, timeout=DIAL_TIMEOUT
                 )
                 self._limits.answered(address.host)
-                return await self._connect_over(stream, None, candidate)
+                return await self._carrying.connect(candidate.peer_id, stream)
 
             return connect
 
-        return await _first(candidate.peer_id, [dial(address) for address in candidate.control])
+        return await first(candidate.peer_id, [dial(address) for address in candidate.control])
 
     async def _relay(self, candidate: Candidate) -> tuple[Connection, str]:
         control = self._control
         assert control is not None
+        peer_id = candidate.peer_id
         used: dict[Connection, str] = {}
 
-        def dial(relay: ControlAddress) -> Callable[[], Awaitable[Connection]]:
-            async def connect() -> Connection:
-                async def circuit() -> tuple[ByteStream, Meter | None]:
-                    self._check_limits(candidate, relay.host)
-                    opened = await control.circuit_to(relay, candidate.peer_id, timeout=CIRCUIT_TIMEOUT)
-                    self._limits.answered(relay.host)
-                    return opened
+        def circuit(relay: ControlAddress) -> Callable[[], Awaitable[_Opened]]:
+            async def open_circuit() -> _Opened:
+                self._check_limits(candidate, relay.host)
+                opened = await control.circuit_to(relay, peer_id, timeout=CIRCUIT_TIMEOUT)
+                self._limits.answered(relay.host)
+                return relay, *opened
 
-                connection = await self._connect_over(*await circuit(), candidate, renew=circuit)
-                used[connection] = str(relay.peer_id)
+            return open_circuit
+
+        def dial(first_relay: ControlAddress) -> Callable[[], Awaitable[Connection]]:
+            async def connect() -> Connection:
+                made: list[Connection] = []
+
+                async def renew() -> tuple[ByteStream, Meter | None]:
+                    # the same relay if it can be had, else any through which the peer can be called now
+                    known = self._candidates.find(peer_id)
+                    others = self._relays_of(known) if known is not None else []
+                    relays = dict.fromkeys([first_relay, *others])
+                    relay, stream, left = await first(peer_id, [circuit(each) for each in relays])
+                    for connection in made:
+                        self._note_relay(connection, str(relay.peer_id))
+                    return stream, left
+
+                _, stream, left = await circuit(first_relay)()
+                connection = await self._carrying.connect(peer_id, stream, left, renew)
+                made.append(connection)
+                used[connection] = str(first_relay.peer_id)
                 return connection
 
             return connect
 
+        connection = await first(peer_id, [dial(relay) for relay in self._relays_of(candidate)])
+        return connection, used[connection]
+
+    def _relays_of(self, candidate: Candidate) -> list[ControlAddress]:
+        """Where a peer can be called, under all addresses that are known of its relays."""
         relays = list(candidate.relays)
         for relay in candidate.relays:  # where the peer has dialed it may not be open to this node
             known = None if relay.peer_id is None else self._candidates.find(relay.peer_id)
             relays += [] if known is None else [each.with_peer(known.peer_id) for each in known.control]
-        connection = await _first(candidate.peer_id, [dial(relay) for relay in dict.fromkeys(relays)])
-        return connection, used[connection]
+        return list(dict.fromkeys(relays))
+
+    def _note_relay(self, connection: Connection, relay_id: str) -> None:
+        route = self._routes.get(connection)
+        if route is not None and route.via != relay_id:
+            log.info("%s is now relayed by %s instead of %s", connection.peer_id, relay_id, route.via)
+            self._routes[connection] = replace(route, via=relay_id)
 
     def _check_limits(self, candidate: Candidate, host: str) -> None:
         """Refuse to dial once more where others send us and nobody answers; our own config may."""
@@ -296,85 +312,6 @@ class Ways:
             return
         if not self._limits.may(host, trio.current_time()):
             raise PeerError(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
-
-    async def _connect_over(
-        self, stream: ByteStream, left: Meter | None, candidate: Candidate, *, renew: Renew | None = None
-    ) -> Connection:
-        """Dial in a stream, and see to its end.
-
-        Args:
-            left: what its relay lets through, `renew` opens another then.
-        """
-        if self._nursery is None:
-            stream.abort()
-            raise LocalError("the node is shutting down")
-        path: Path
-        if left is None or renew is None:
-            path = await self._nursery.start(_carry, self._endpoint, stream)
-        else:
-            renewed = RenewedPath(self._endpoint, stream.remote, left)
-            path = await self._nursery.start(_dial_renewed, renewed, stream, left, renew)
-        try:
-            connection = await self._endpoint.connect(
-                PeerAddress(path.address[0], path.address[1], candidate.peer_id),
-                timeout=DIAL_TIMEOUT,
-                fresh=True,
-            )
-        except BaseException:
-            self._endpoint.close_path(path, "dial given up")
-            raise
-        self._nursery.start_soon(self._end_with, connection, path)
-        return connection
-
-    async def _end_with(self, connection: Connection, path: Path) -> None:
-        await connection.closed.wait()
-        await trio.sleep(CLOSING_SECONDS)
-        self._endpoint.close_path(path, "no connection runs over it")
-
-
-async def _carry(
-    endpoint: Endpoint,
-    stream: ByteStream,
-    task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    await carry(endpoint, stream, task_status=task_status)
-
-
-async def _dial_renewed(
-    renewed: RenewedPath,
-    stream: ByteStream,
-    left: Meter,
-    renew: Renew,
-    task_status: trio.TaskStatus[Path] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    await renewed.dial(stream, left, renew, task_status=task_status)
-
-
-async def _first(peer_id: str, dials: Sequence[Callable[[], Awaitable[Connection]]]) -> Connection:
-    """The first of several dials that works, each started a little after the one before."""
-    won: list[Connection] = []
-    errors: list[PeerError | LocalError] = []
-    async with trio.open_nursery() as nursery:
-
-        async def run(dial: Callable[[], Awaitable[Connection]], over: trio.Event) -> None:
-            try:
-                won.append(await dial())
-                nursery.cancel_scope.cancel()
-            except (PeerError, LocalError) as error:
-                errors.append(error)
-            finally:
-                over.set()
-
-        for dial in dials[:MAX_TRIED]:
-            over = trio.Event()
-            nursery.start_soon(run, dial, over)
-            with trio.move_on_after(NEXT_ADDRESS):
-                await over.wait()
-    if won:
-        return won[0]
-    if len(errors) == 1:
-        raise errors[0]
-    raise PeerError("; ".join(dict.fromkeys(map(str, errors))) or "no address is known", peer=peer_id)
 
 
 def standing_of(reachability: Reachability) -> Standing:

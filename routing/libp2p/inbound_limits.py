@@ -17,7 +17,7 @@ MAX_HANDSHAKES_PER_IP = 16
 # Connections that may begin, at once and each second: a handshake is 4 ms of CPU, and who hangs up right
 # after it holds no place. What is too much is closed; an honest dialer tries again.
 BURST, PER_SECOND = 128, 30.0
-BURST_PER_IP, PER_SECOND_PER_IP = 48, 6.0
+BURST_PER_IP, PER_SECOND_PER_IP = 32, 6.0
 
 
 class InboundLimits:

@@ -66,7 +66,7 @@ OPENING_COST = 32
 # to 30 s. Streams: a publication in the DHT opens two for each of 25 keys. The rest: 16 MB/s of circuits in
 # small reads take some thousand window updates.
 PING_BURST, PINGS_PER_SECOND = 100, 10.0
-OPENING_BURST, OPENINGS_PER_SECOND = 150, 50.0
+OPENING_BURST, OPENINGS_PER_SECOND = 128, 50.0
 CONTROL_BURST, CONTROLS_PER_SECOND = 10_000, 2000.0
 
 # NAT bindings of TCP live minutes, so this is for noticing silent death: after 15 to 20 s.

@@ -12,6 +12,7 @@ from routing.quic.errors import Stalled, StreamClosed, TooMuchUnderWay
 from routing.quic.limits import (
     CLOSE_REASON_BYTES,
     CONNECTION_WINDOW,
+    CROWDED_PAUSE,
     MISSED_PINGS,
     REQUESTS_AT_ONCE,
     SEND_BACKLOG_LOW,
@@ -281,11 +282,11 @@ class Connection:
         return self._taken > REQUESTS_AT_ONCE
 
     async def turn(self) -> None:
-        """Wait while others go on: of a peer that floods us one request passes in each round of all tasks."""
+        """Wait while others go on: the requests of a peer that floods us pass one by one."""
         if self._turns is None:
             self._turns = trio.Lock()
         async with self._turns:
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(CROWDED_PAUSE)
 
     def note_read(self, stream: Stream, count: int) -> None:
         """A message has left a stream's buffer."""

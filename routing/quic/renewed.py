@@ -5,7 +5,9 @@ after 128 KiB or two minutes, in the middle of whatever is on its way.
    an announcement of the path, by which the other end joins them: QUIC sees one path, nothing of the change.
 2. Both ends send on the oldest circuit that has room. RESERVE is kept for what the other end has under way.
 3. What is on a circuit that ends all the same is lost, as on any line: QUIC sends it again on the next.
-4. A path that no circuit has carried for LOST_SECONDS is over.
+   The next may go through another relay.
+4. A path that no circuit carries is over: for who dialed when none could be opened for GIVE_UP_SECONDS, for
+   the other end after LOST_SECONDS.
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ FRESH_SECONDS = 15.0
 
 LOST_SECONDS = 6.0
 """Longer than four PINGs without an answer, after which the connections over a path are given up."""
+
+GIVE_UP_SECONDS = 1.0
+"""A relay that was restarted, or a reservation that is being made anew, is back by then; and whoever waits
+for an answer over this path should soon ask others."""
 
 FIRST_PAUSE, LAST_PAUSE = 0.25, 4.0
 """Seconds between tries for a fresh circuit."""
@@ -107,6 +113,7 @@ class RenewedPath:
         sparing = count is not None and count < METERED_BELOW
         self.path: Path = endpoint.open_path(self._outbox.put, origin, metered=sparing)
         self._circuits: list[Circuit] = []
+        self._empty_since = trio.current_time()
         self._changed = trio.Event()
         self._reason = STREAM_ENDED
 
@@ -139,6 +146,9 @@ class RenewedPath:
                         except (PeerError, LocalError) as error:
                             log.debug("no fresh circuit: %s", error)
                             newest.heard = False
+                            if self._is_lost():
+                                self._reason = f"{self._reason}; {error}"
+                                nursery.cancel_scope.cancel()
                             continue
                         newest = Circuit(fresh, fresh_left or _unlimited)
                         self._circuits.append(newest)
@@ -187,6 +197,7 @@ class RenewedPath:
             self._reason = str(error)
         finally:
             self._circuits.remove(circuit)
+            self._empty_since = trio.current_time()
             circuit.stream.abort()
             self._note_change()
 
@@ -236,6 +247,9 @@ class RenewedPath:
             for circuit in self._circuits[:-1]:
                 if not circuit.room() and trio.current_time() - circuit.used_at > CLEAR_SECONDS:
                     circuit.stream.abort()
+
+    def _is_lost(self) -> bool:
+        return not self._circuits and trio.current_time() - self._empty_since >= GIVE_UP_SECONDS
 
     def _note_change(self) -> None:
         self._changed.set()

@@ -33,7 +33,7 @@ from relay.websocket import open_websocket
 from routing.byte_stream import ByteStream
 from routing.control_address import ControlAddress
 from routing.errors import PanalError
-from routing.identity import Identity, parse_peer_id
+from routing.identity import Identity
 from routing.libp2p.advert_records import record_key
 from routing.libp2p.delimited import write_delimited
 from routing.libp2p.host import PING, ControlHost
@@ -51,6 +51,7 @@ from routing.wire.advert import HEADER_BYTES, MAX_ADVERT_BYTES, Advert, sign_adv
 from routing.wire.holdings import Slice
 
 HOST = "127.0.0.2"
+BYSTANDER = "127.0.0.3"
 REPORT_SECONDS = 0.5
 
 
@@ -64,8 +65,7 @@ class Target:
         swarm_id, model_id: hexadecimal.
         expert_call: a right request of `/panal/experts/1`, and one with a large answer, hexadecimal.
         quic_protocols, control_protocols: what it serves.
-        bystander: UDP and TCP ports of somebody who has nothing to do with it, on this machine.
-        honest: peer id of the honest client.
+        bystander: UDP and TCP port at BYSTANDER of somebody who has nothing to do with it.
     """
 
     quic: str
@@ -78,7 +78,6 @@ class Target:
     quic_protocols: list[str]
     control_protocols: list[str]
     bystander: int
-    honest: str
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -161,8 +160,8 @@ class Hostile:
             "seq": int(now * 1000),
             "issued_at": int(now),
             "reach": "public",
-            "addresses": [f"/ip4/127.0.0.1/udp/{self.target.bystander}/quic-v1"],
-            "control": [f"/ip4/127.0.0.1/tcp/{self.target.bystander}"],
+            "addresses": [f"/ip4/{BYSTANDER}/udp/{self.target.bystander}/quic-v1"],
+            "control": [f"/ip4/{BYSTANDER}/tcp/{self.target.bystander}"],
             "slices": [Slice("experts", self.target.model_id, "qwen2moe", experts=[(0, 3, [(0, 11)])])],
         }
         return sign_advert(Advert(**(base | fields)), identity)
@@ -289,6 +288,19 @@ async def adverts_of_nobody(hostile: Hostile) -> None:
             await trio.sleep(1)
 
     await many(hostile, 4, once)
+
+
+@attack
+async def servers_that_do_not_exist(hostile: Hostile) -> None:
+    """As many adverts as there is room for, of servers of every expert, all where the bystander is."""
+    pool = [hostile.advert(Identity.generate()) for _ in range(600)]
+
+    def batch() -> list[bytes]:
+        start = hostile.done["adverts"] % len(pool)
+        return pool[start : start + exchange.MAX_ADVERTS]
+
+    async with hostile.connected({exchange.PROTOCOL_ID: serve_adverts(hostile, batch)}):
+        await trio.sleep_forever()
 
 
 @attack
@@ -701,7 +713,7 @@ async def websocket_upgrades(hostile: Hostile) -> None:
 @attack
 async def probes_at_others(hostile: Hostile) -> None:
     """Dial-backs, probes for others, punches and call-backs that all name a bystander."""
-    victim = ("127.0.0.1", hostile.target.bystander)
+    victim = (BYSTANDER, hostile.target.bystander)
     packed = reach_wire.pack_host(victim[0])
 
     async def ask(connection: Connection, protocol: str, *requests: bytes) -> None:
@@ -748,7 +760,7 @@ async def probes_at_others(hostile: Hostile) -> None:
 async def dials_to_others(hostile: Hostile) -> None:
     """Adverts of many identities, all of which name a bystander, and then "dial me"."""
 
-    victim_control = f"/ip4/127.0.0.1/tcp/{hostile.target.bystander}"
+    victim_control = f"/ip4/{BYSTANDER}/tcp/{hostile.target.bystander}"
 
     def batch() -> list[bytes]:
         return [
@@ -907,7 +919,6 @@ async def main(name: str, target: Target) -> None:
     async with trio.open_nursery() as nursery:
         hostile = Hostile(target, nursery)
         nursery.start_soon(ATTACKS[name], hostile)
-        parse_peer_id(target.honest)
         while os.getppid() == parent:
             await trio.sleep(REPORT_SECONDS)
             print(json.dumps(hostile.done), flush=True)

@@ -38,7 +38,7 @@ PERIOD = 10
 SEEN = 30
 """Seconds within which every node must know every live slice."""
 
-AT_ONCE = 5
+AT_ONCE = 8
 """Seconds for a farewell, long before the advert would end; it takes a tenth of one."""
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.network.lab import wanlab as wanlab
 from tests.network.reach_node import PORT
+from tests.network.restricted_nodes import Nodes
 from tests.network.test_punch_wan import Node
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -54,6 +55,7 @@ def wan(wanlab: Any) -> Iterator[Wan]:
     hosts["public"] = {"delay": 15}
     hosts["firewall"] = {"delay": 15, "firewall": True}
     hosts["blocked"] = {"delay": 5, "block_udp": True}
+    hosts |= {name: {"delay": 5} for name in ("relay", "members", "no-relay")}
     nats = {f"n-{kind}": {"kind": kind, "delay": 15} for kind in NATS}
     with wanlab.WanLab({"hosts": hosts, "nats": nats}) as lab, ExitStack() as ends:
         nodes = {host: Node(lab, host) for host in PUBLIC}
@@ -118,3 +120,75 @@ def test_a_config_names_the_peers_and_a_running_node_is_left_alone(wan: Wan, tmp
     assert len(done.stderr.splitlines()) == 1 and "port 4190 is in use" in done.stderr
     assert "pass  filtering: anybody gets in" in done.stdout
     assert all(f"pass  peer {peer}" in done.stdout for peer in wan.peers)
+
+
+@pytest.fixture(scope="module")
+def relays(wan: Wan, tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[dict[str, str]]:
+    """A relay for everybody, one for the members of a swarm, and a node that relays for nobody: peer ids."""
+    folder = tmp_path_factory.mktemp("relays")
+    with ExitStack() as ends:
+        nodes = Nodes(wan.lab, folder, ends)
+        for name in ("relay", "members", "no-relay"):
+            listen = f"--listen=/ip4/{wan.lab.ip(name)}/udp/{PORT}/quic-v1"
+            lines = (
+                "" if name == "no-relay" else f'serve = true\nwebsocket = "/ip4/{wan.lab.ip(name)}/tcp/80"'
+            )
+            nodes.init(name, listen, *(["--serve", demo_model] if not lines else []), relay=lines)
+        nodes.make_private("casa", folder / "keys", "members")
+        yield {name: nodes.run(name, name).peer_id for name in ("relay", "members", "no-relay")}
+
+
+def test_relays_are_reached_and_grant_reservations(wan: Wan, relays: dict[str, str]) -> None:
+    ip, peer_id = wan.lab.ip("relay"), relays["relay"]
+    tcp, websocket = f"/ip4/{ip}/tcp/{PORT}/p2p/{peer_id}", f"/ip4/{ip}/tcp/80/ws/p2p/{peer_id}"
+    for host in ("public", "blocked"):
+        done = wan.netcheck(host, f"--peer={tcp}", f"--peer={websocket}", "--json")
+        assert done.returncode == 0, done
+        assert done.stderr == ""
+        checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+        for kind, address in (("TCP", tcp), ("WebSocket", websocket)):
+            reached, relay = checks[f"{kind} {address}"], checks[f"relay {address}"]
+            assert reached["status"] == relay["status"] == "pass"
+            assert reached["detail"].startswith("round trip ")
+            assert relay["detail"] == "grants a reservation, a circuit lasts for 6 h or 16 GiB each way"
+        assert checks["UDP out"]["status"] == "skip"
+
+
+def test_where_udp_is_blocked_a_relay_is_enough_to_take_part(wan: Wan, relays: dict[str, str]) -> None:
+    ip, peer_id = wan.lab.ip("relay"), relays["relay"]
+    done = wan.netcheck("blocked", f"--peer=/ip4/{ip}/udp/{PORT}/quic-v1/p2p/{peer_id}")
+    assert done.returncode == 0, done
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("fail  UDP out: none of 1 peers answered") for line in lines)
+    # that it takes TCP at the port of its UDP address was a guess
+    assert any(
+        line.startswith(f"pass  TCP /ip4/{ip}/tcp/{PORT}/p2p/{peer_id}: round trip ") for line in lines
+    )
+    assert any(line.startswith("pass  relay ") and "grants a reservation" in line for line in lines)
+    assert lines[-1].startswith("This node can take part")
+
+
+def test_relays_that_do_not_help_say_why(wan: Wan, relays: dict[str, str]) -> None:
+    def at(name: str, port: int = PORT) -> str:
+        return f"/ip4/{wan.lab.ip(name)}/tcp/{port}/p2p/{relays[name]}"
+
+    nobody = at("relay", 81)
+    asked = [f"--peer={each}" for each in (at("members"), at("no-relay"), nobody)]
+    done = wan.netcheck("public", *asked, "--json")
+    assert done.returncode == 0, done
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    members = checks[f"relay {at('members')}"]
+    assert members["status"] == "fail" and "PERMISSION_DENIED" in members["detail"]
+    assert "panal swarm join" in members["advice"]
+    assert checks[f"TCP {at('members')}"]["status"] == checks[f"TCP {at('no-relay')}"]["status"] == "pass"
+    other = checks[f"relay {at('no-relay')}"]
+    assert (other["status"], other["detail"]) == ("skip", "it does not relay for others")
+    silent = checks[f"TCP {nobody}"]
+    assert silent["status"] == "fail" and silent["detail"] == "connection refused"
+    assert "port 443" in silent["advice"] and f"relay {nobody}" not in checks
+
+
+def test_a_relay_address_without_its_peer_is_refused(wan: Wan) -> None:
+    done = wan.netcheck("public", "--peer=/ip4/192.0.2.1/tcp/4190")
+    assert done.returncode == 2
+    assert "names no peer" in done.stderr

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -227,20 +228,31 @@ def test_members_meet_at_a_relay_that_serves_nobody_else(
 
 
 def test_a_relay_dies_and_another_takes_its_place(nodes: Nodes, lab: Any, demo_model: Path) -> None:
-    first = nodes.init("relay", on(lab, "relay"), relay="serve = true")
+    addresses = [nodes.init("relay", on(lab, "relay"), relay="serve = true")]
     relays = [nodes.run("relay", "relay")]
-    second = nodes.init("spare", on(lab, "spare"), "--peer", first, relay="serve = true")
+    addresses.append(nodes.init("spare", on(lab, "spare"), "--peer", addresses[0], relay="serve = true"))
     relays.append(nodes.run("spare", "spare"))
-    both = ["--peer", first, "--peer", second]
+    both = [f"--peer={address}" for address in addresses]
     nodes.init("server", "--serve", demo_model, *both)
     nodes.init("asker", "--model", demo_model, *both)
     server = nodes.run("server", "symmetric-a")
-    until(lambda: all(map(server.is_reachable_through, (first, second))), "two reservations", 40)
+    until(lambda: all(map(server.is_reachable_through, addresses)), "two reservations", 40)
     calm = generate(nodes, "asker", "symmetric-b")
     used = calm["routes"][0]["via"]
+    assert used in [node.peer_id for node in relays]
+
+    # in the middle of a generation, of which no other peer holds the experts
+    said: list[dict[str, Any]] = []
+    asking = threading.Thread(target=lambda: said.append(generate(nodes, "asker", "symmetric-b", tokens=48)))
+    asking.start()
+    time.sleep(8)  # begun, by the relay of before, and far from done
     dead = next(node for node in relays if node.peer_id == used)
     dead.process.kill()
-    time.sleep(1)
+    asking.join()
+    assert said and said[0]["tokens"][: len(calm["tokens"])] == calm["tokens"]
+    assert said[0]["routes"][0]["via"] in {node.peer_id for node in relays} - {used}
+    assert f"instead of {used}" in (nodes.folder / "asker.generate.log").read_text()
+
     again = generate(nodes, "asker", "symmetric-b")
     assert again["tokens"] == calm["tokens"]
     assert again["routes"][0]["via"] != used and again["routes"][0]["route"] == "relayed"
@@ -261,11 +273,9 @@ def test_a_node_that_wants_no_relay_gets_none(nodes: Nodes, lab: Any, demo_model
     nodes.init("server", "--serve", f"{demo_model}::0-5", "--peer", boot)
     nodes.init("proud", "--serve", f"{demo_model}::6-11", "--peer", boot, relay="use = false")
     server, proud = nodes.run("server", "symmetric-a"), nodes.run("proud", "blocked-a")
-    until(reserved(server), "a reservation", 40)
-    nodes.init("asker", "--model", demo_model, "--peer", boot)
+    until(lambda: server.is_reachable_through(boot), "a reservation", 40)
+    # who calls nobody through a relay does not reach who can be called, nor is the other one called
+    nodes.init("asker", "--model", demo_model, "--peer", boot, relay="use = false")
     done = nodes.ask("asker", "symmetric-b", "generate", "-p", "x", "-n", "4", "--json")
-    assert done.returncode == 1 and not reserved(proud)()
-    assert "experts 6-11" in done.stderr.splitlines()[-1]
-    nodes.init("proud-asker", "--model", demo_model, "--peer", boot, relay="use = false")
-    done = nodes.ask("proud-asker", "symmetric-b", "generate", "-p", "x", "-n", "4", "--json")
     assert done.returncode == 1 and "experts 0-11" in done.stderr.splitlines()[-1]
+    assert not proud.is_reachable_through(boot)
