@@ -44,7 +44,7 @@ from relay.reachability import (
     bounded,
     judge,
 )
-from relay.targets import Address, plain_host
+from relay.targets import Address, plain_host, scope_of
 from routing.errors import PeerError
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
@@ -216,6 +216,9 @@ class ReachProber:
         begun = self._wall_clock()
         answer = await _ask(connection, Observe(), Observed, ANSWER_TIMEOUT)
         if answer is None:
+            return
+        if scope_of(answer.address()[0]) is None:
+            log.debug("%s sees this node where nobody can be", connection.peer_id)
             return
         ended = self._wall_clock()
         now, peer = self._endpoint.now(), connection.peer_id

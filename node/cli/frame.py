@@ -118,7 +118,9 @@ def _log_handler() -> logging.Handler:
         return logging.NullHandler()
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))
-    logging.getLogger("panal").setLevel(level)
+    logger = logging.getLogger("panal")
+    logger.setLevel(level)
+    logger.propagate = False  # else a command with a log of its own, as `run`, would write every line twice
     return handler
 
 

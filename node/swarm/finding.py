@@ -93,6 +93,7 @@ class Finder:
         *,
         wanted_model: str | None,
         connected: Callable[[], int],
+        failures: Callable[[], dict[str, str]],
         rng: random.Random,
     ) -> None:
         self._table = table
@@ -101,6 +102,7 @@ class Finder:
         self._own_id = own_id
         self._model = wanted_model
         self._connected = connected
+        self._failures = failures
         self._rng = rng
         self._neighbours: dict[str, float] = {}  # by when they must have answered
         self._set_aside: dict[str, float] = {}  # until when
@@ -270,11 +272,15 @@ class Finder:
     def _say_alone(self) -> None:
         configured = self._candidates.configured - {self._own_id}
         if configured:
-            failures = self._links.failures()
-            reasons = "; ".join(list(failures.values())[:NAMED_FAILURES]) or "no answer yet"
-            log.warning(
-                "none of the %d peers in [swarm] peers answers (%s); still trying", len(configured), reasons
-            )
+            reasons = "; ".join(list(self._failures().values())[:NAMED_FAILURES])
+            if reasons:
+                log.warning(
+                    "none of the %d peers in [swarm] peers answers (%s); still trying",
+                    len(configured),
+                    reasons,
+                )
+            else:  # a relay or DHT server of others answers, and knows nobody
+                log.warning("[swarm] peers answer, but no node of this swarm was found through them yet")
         else:
             log.warning(
                 "[swarm] peers is empty and nobody else was found: waiting for nodes on this network; "

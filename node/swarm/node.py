@@ -172,6 +172,7 @@ class SwarmNode:
             identity.peer_id,
             wanted_model=role.wanted_model,
             connected=lambda: len(self.endpoint.connections),
+            failures=lambda: self.failures(),
             rng=self._rng,
         )
         self._announcer = Announcer(

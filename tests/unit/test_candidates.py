@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from node.swarm.candidates import Candidates
+from node.swarm.candidates import MAX_REMEMBERED, Candidates
 from routing.adverts import AdvertTable
 from routing.control_address import ControlAddress
 from routing.identity import Identity
@@ -108,3 +108,28 @@ def test_lan_addresses_are_near() -> None:
     found = known.find(PEER.peer_id)
     assert found is not None and found.near == (here,)
     assert known.on_lan == {PEER.peer_id}
+
+
+def test_an_advert_cannot_send_us_into_our_own_network() -> None:
+    inner = ("127.0.0.1", "10.0.0.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "192.168.77.1")
+    advert = said(
+        addresses=[f"/ip4/{host}/udp/4190/quic-v1" for host in ("198.18.0.7", *inner)],
+        control=[f"/ip4/{host}/tcp/80" for host in inner]
+        + [f"/dns4/{name}/tcp/80" for name in ("localhost", "router.lan", "node.example.org")],
+        relays=[f"/ip4/{host}/tcp/80/p2p/{RELAY}" for host in inner],
+        reach="unknown",
+    )
+    found = candidates(advert, own=("192.168.1.77", "198.18.0.9")).find(PEER.peer_id)
+    assert found is not None
+    assert [each.host for each in found.quic] == ["198.18.0.7", "192.168.77.1"], "it may be routed here"
+    assert [each.host for each in found.control] == ["192.168.77.1", "node.example.org"]
+    assert [each.host for each in found.relays] == ["192.168.77.1"]
+
+
+def test_peers_without_end_are_not_remembered() -> None:
+    known = candidates()
+    known.remember([said()])
+    names = [Identity.generate().peer_id for _ in range(MAX_REMEMBERED + 5)]
+    known.remember([said(peer_id=name) for name in names])
+    known.remember([said(name="anew")])
+    assert len(known.remembered) == MAX_REMEMBERED and known.remembered[0] == PEER.peer_id
