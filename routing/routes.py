@@ -135,7 +135,7 @@ def ways(own: Standing, peer: Standing, *, same_network: bool, punchable: Puncha
     if same_network:
         found.append(Attempt(Way.DIAL, "both are on the same network"))
     elif peer.udp is not False and open_to_dials:
-        # also where UDP seems blocked here: that may have been a bootstrap that was off, and only a dial shows it
+        # also where UDP seems blocked here: perhaps a bootstrap was off, and only a dial shows it
         reason = "the peer is public" if peer.reach == "public" else "the peer answers where it listens"
         found.append(Attempt(Way.DIAL, reason))
     if not blocked and peer.reach != "public" and _may_be_called(own):

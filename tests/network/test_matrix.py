@@ -1,8 +1,8 @@
 """Every kind of network against every other: the expected route, the stated reason, the same bytes.
 
-One laboratory holds a server behind each kind of NAT or firewall, each with a share of every layer's experts, so
-that one backbone reaches all kinds at once; a backbone behind each kind takes its turn. Two public nodes relay
-and bear witness; both sides know only one of them.
+One laboratory holds a server behind each kind of NAT or firewall, each with a share of every layer's experts,
+so that one backbone reaches all kinds at once; a backbone behind each kind takes its turn. Two public nodes
+relay and bear witness; both sides know only one of them.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SETTLE_SECONDS = 40.0
 
 D, P, R, T = "direct/udp", "punched/udp", "relayed/tcp", "direct/tcp"
 
-# rows: the backbone; columns: the server, in the order of KINDS. Where two stand, the backbone, which has just
-# begun, may be connected before it has found out that strangers reach it.
+# rows: the backbone; columns: the server, in the order of KINDS. Where two stand, the backbone, which has
+# just begun, may be connected before it has found out that strangers reach it.
 EXPECTED: dict[str, tuple[tuple[str, ...], ...]] = {
     "public":          ((D,), (D,), (D,), (D,), (D,), (D,), (R,)),
     "full-cone":       ((D,), (D,), (P, D), (P, D), (P, D), (P, D), (R,)),

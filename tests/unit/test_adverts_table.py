@@ -186,7 +186,8 @@ def test_a_flood_of_true_identities_from_one_subnet(subnet: str, count: int) -> 
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert refused == count - 500 and len(known) == 64
-    assert after - before < 5_000  # a reference kept of each would be 8 bytes times all of them
+    # an entry kept of each would be some 500 bytes times all of them; what else the process does is less
+    assert after - before < 20_000
     assert known.refusals(FRIEND) == 0  # they are not the bringer's fault
     assert put(known, signed(addresses=at("203.0.115.1"))) is Outcome.NEW
 
