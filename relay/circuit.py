@@ -194,7 +194,7 @@ class RelayClient:
         while True:
             try:
                 reservation = await self.reserve(relay)
-            except PeerError as error:
+            except (PeerError, LocalError) as error:  # also ours: a file of authorities that is gone
                 on_change(ReservationChange("lost", relay, reason=str(error)))
                 if isinstance(error, CircuitRefused):
                     pause = max(pause, REFUSED_PAUSE_SECONDS)
@@ -233,7 +233,11 @@ class RelayClient:
         stream, limit = await self._call(relay, peer_id)
         dialer = Dialer(DATAGRAMS_PROTOCOL)
         circuit = CircuitStream(stream, peer_id, limit, negotiation=dialer)
-        await circuit.write(dialer.opening())
+        try:
+            await circuit.write(dialer.opening())
+        except BaseException:  # given up: the relay must not count it for longer
+            circuit.abort()
+            raise
         return circuit
 
     def accept_datagram_circuits(

@@ -192,7 +192,7 @@ def client_tls(ca_file: Path | None = None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = "not in PEM form" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         raise LocalError(f"certificate file {ca_file} can't be used: {why}") from None
     # some CDNs answer an HTTP/2 connection, which has no upgrade, unless asked for 1.1
     context.set_alpn_protocols(["http/1.1"])

@@ -96,7 +96,7 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        why = getattr(error, "strerror", None) or str(error)
+        why = "not in PEM form" if isinstance(error, ssl.SSLError) else error.strerror or str(error)
         raise LocalError(f"certificate {certificate} with key {key} can't be used: {why}") from None
     context.set_alpn_protocols(["http/1.1"])
     return context

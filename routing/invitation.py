@@ -119,6 +119,10 @@ def check_address(text: str) -> str:
     return str(address)
 
 
+MIN_BYTES = 1 + 1 + 1 + KEY_BYTES + CERTIFICATE_BYTES + 1 + SIGNATURE_BYTES
+"""Version, a name of one letter, key, certificate, no addresses, signature."""
+
+
 def _from_base64(text: str) -> bytes:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -132,6 +136,8 @@ def _from_base64(text: str) -> bytes:
 def _read(data: bytes) -> tuple[Invitation, bytes, bytes]:
     """The invitation, the bytes that are signed, and the signature."""
     reader = _Reader(data)
+    if len(data) < MIN_BYTES:
+        raise ValueError("cut short, copy the whole line")
     version = reader.take(1)[0]
     if version != _VERSION:
         raise ValueError(f"version {version} is unknown here, a newer panal may know it")
@@ -168,6 +174,6 @@ class _Reader:
     def take(self, size: int) -> bytes:
         part = self._data[self.position : self.position + size]
         if len(part) < size:
-            raise ValueError("cut short")
+            raise ValueError("cut short, copy the whole line")
         self.position += size
         return part

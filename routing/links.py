@@ -61,6 +61,9 @@ SOON = 30.0
 DRAIN = 5.0
 """Seconds a connection that was replaced stays open, for calls still on their way."""
 
+LONG_CALLS = 60.0
+"""Seconds it stays open for calls that take longer: the rows of a long prompt on a slow relay."""
+
 
 class Wayfinder(Protocol):
     """Knows by which ways peers may be reached, and goes them (node.swarm)."""
@@ -153,6 +156,7 @@ class PeerLinks:
         self._on_route = on_route
         self._wanted: dict[str, trio.CancelScope] = {}
         self._links: dict[str, Link] = {}
+        self._serving: dict[str, holdings.Holdings] = {}  # what each peer that counts as connected serves
         self._failures: dict[str, str] = {}
         self._missing: dict[str, float] = {}
         self._tried: set[str] = set()
@@ -252,6 +256,8 @@ class PeerLinks:
         with scope:
             while True:
                 await self._keep_once(peer_id)
+        if self._serving.pop(peer_id, None) is not None:  # it went as it was let go: nobody else says so
+            self._on_lost(peer_id, "not wanted any more")
         if peer_id in self._wanted:
             return  # wanted anew before this task had ended: all that follows is its successor's
         self._links.pop(peer_id, None)
@@ -268,6 +274,7 @@ class PeerLinks:
             return
         self._failures.pop(peer_id, None)
         self._take(peer_id, connection, route, told.name)
+        self._serving[peer_id] = told
         self._on_connected(peer_id, told)
         self._tried_once(peer_id)
         log.info(
@@ -277,6 +284,7 @@ class PeerLinks:
         reason = await self._hold(peer_id)
         now = self._missing[peer_id] = trio.current_time()
         self._failures[peer_id] = reason
+        self._serving.pop(peer_id, None)
         self._on_lost(peer_id, reason)
         log.warning("lost %s: %s", peer_id, reason)
         if now - begun >= PROVEN:
@@ -344,11 +352,26 @@ class PeerLinks:
                 if other is None:
                     return link.connection.close_reason or "connection closed"
                 self._take(peer_id, *other, link.name)  # two had been open: the session goes on
+                await self._ask_anew(peer_id)
                 continue
-            better = None if link.route.best else await self._better(peer_id, link)
+            better = None if link.route.best else await self._better_while_open(peer_id, link)
             if better is not None:
                 self._replace(peer_id, link, *better)
+                await self._ask_anew(peer_id)
             pause = UPGRADE_RETRY
+
+    async def _ask_anew(self, peer_id: str) -> None:
+        """What the peer serves, after a change of connection: the other end may have been started anew."""
+        link = self._links[peer_id]
+        try:
+            told = await ask_holdings(link.connection)
+        except (PeerError, LocalError) as error:
+            log.info("%s: %s", peer_id, error)
+            return  # if it cannot be asked for experts either, that shows
+        if told != self._serving.get(peer_id):
+            link.name = told.name
+            self._serving[peer_id] = told
+            self._on_connected(peer_id, told)
 
     def _reconsider(self, peer_id: str, link: Link) -> None:
         """Say of a route what is known now: its reason may have been a guess when it was taken."""
@@ -371,6 +394,20 @@ class PeerLinks:
             nursery.start_soon(closed)
             await self._next_news(peer_id)
             nursery.cancel_scope.cancel()
+
+    async def _better_while_open(self, peer_id: str, link: Link) -> tuple[Connection, Route] | None:
+        """Look for a better way; a link that is lost meanwhile is worth more attention."""
+        better = None
+        async with trio.open_nursery() as nursery:
+
+            async def closed() -> None:
+                await link.connection.closed.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(closed)
+            better = await self._better(peer_id, link)
+            nursery.cancel_scope.cancel()
+        return better
 
     async def _better(self, peer_id: str, link: Link) -> tuple[Connection, Route] | None:
         existing = self._existing(peer_id)
@@ -395,12 +432,14 @@ class PeerLinks:
         )
         self._take(peer_id, connection, route, link.name)
         if self._nursery is not None and link.connection.dialed:
-            self._nursery.start_soon(self._drain, link.connection)
+            self._nursery.start_soon(self._drain, link)
 
-    async def _drain(self, connection: Connection) -> None:
+    async def _drain(self, link: Link) -> None:
         with trio.move_on_after(DRAIN):
-            await connection.closed.wait()
-        connection.shut(CLOSE_NORMAL, "replaced by a better way")
+            await link.connection.closed.wait()
+        with trio.move_on_after(LONG_CALLS):
+            await link.peer.wait_idle()
+        link.connection.shut(CLOSE_NORMAL, "replaced by a better way")
 
 
 class _Race:
@@ -434,6 +473,8 @@ class _Race:
         else:
             if self._won is None:
                 self._won = won
+            else:  # two won in the same turn of the loop
+                won[0].shut(CLOSE_NORMAL, "another way was there at the same time")
             scope.cancel()
         finally:
             over.set()

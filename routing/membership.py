@@ -135,7 +135,7 @@ class MemberCertificate:
             BadCertificateBytes: the length, the version, the key or a time is wrong.
         """
         if len(data) != CERTIFICATE_BYTES:
-            raise BadCertificateBytes(f"{len(data)} bytes instead of {CERTIFICATE_BYTES}")
+            raise BadCertificateBytes(f"it is not {CERTIFICATE_BYTES} bytes long")
         if data[0] != _VERSION:
             raise BadCertificateBytes(f"version {data[0]} is unknown here")
         key_start = 1 + SWARM_ID_BYTES

@@ -14,6 +14,11 @@ SWITCH_SECONDS = 0.003
 every breath of the network, and neither's connection would stay warm."""
 
 
+MAX_FORMER = 256
+"""Peers that were connected and are not, whose holdings are remembered to name them when they are missed. The
+one lost longest ago is forgotten first: identities cost nothing."""
+
+
 @dataclass(frozen=True)
 class CallShape:
     """What the table must know of a model's MoE call to read others' holdings.
@@ -80,11 +85,17 @@ class HolderTable:
 
     def disconnected(self, peer_id: str, reason: str) -> None:
         """A peer cannot be asked now; what it held is remembered, to name it when it is missed."""
-        peer = self._peers.get(peer_id)
-        if peer is not None:
-            peer.connected = False
-            peer.reason = reason
-            self._ready = {}
+        peer = self._peers.pop(peer_id, None)
+        if peer is None:
+            return
+        peer.connected = False
+        peer.reason = reason
+        peers = {**self._peers, peer_id: peer}  # at the end: the others that are gone went before
+        former = [each for each, known in peers.items() if not known.connected]
+        for each in former[:-MAX_FORMER]:
+            del peers[each]
+        self._peers = peers
+        self._ready = {}
 
     def peers(self) -> list[str]:
         """Everybody who is connected and can be asked."""

@@ -27,6 +27,8 @@ EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head
 
 COMMANDS = (demo, verify, init, run, generate, netcheck, swarm, model, slices)
 
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
 DESCRIPTION = """\
 Run a mixture-of-experts model on several devices that none of them could hold alone: one runs the
 trunk on stock llama.cpp, the others compute experts."""
@@ -114,7 +116,9 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 def _log_handler() -> logging.Handler:
     """Where the log goes: nowhere, or to stderr if $PANAL_LOG names a level (debug, info, warning)."""
     level = os.environ.get("PANAL_LOG", "").upper()
-    if level not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+    if level not in LOG_LEVELS:
+        if level:
+            _tell(f"PANAL_LOG is {level.lower()[:40]!r}, not one of {', '.join(LOG_LEVELS).lower()}: no log")
         return logging.NullHandler()
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(message)s"))

@@ -78,6 +78,9 @@ def add_arguments(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--model", metavar="MODEL", help="the model to run from here: a GGUF file or model id"
     )
+    parser.add_argument(
+        "--relay", action="store_true", help="be a relay for nodes that cannot be reached; needs no model"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the config")
     add_json(parser)
 
@@ -98,10 +101,12 @@ def run(args: argparse.Namespace) -> int:
         peers=args.peer,
         model=None if args.model is None else _model_from(args.model, path),
         serve=[_table(serve, path) for serve in args.serve],
+        relay=args.relay,
     )
     config = parse_config(text, path, default_store(os.environ))
     if path.exists() and not args.force:
-        raise LocalError(f"{path}: exists already; --force overwrites it, -o FILE writes another")
+        elsewhere = "-o FILE writes another" if args.dir is None else "another --dir keeps another node"
+        raise LocalError(f"{path}: exists already; --force overwrites it, {elsewhere}")
     check_models(config)
     identity = Identity.load_or_create(config.identity_path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(report))
         return 0
     print(f"config   {path}\nstore    {config.store}\npeer id  {identity.peer_id}")
-    if config.serve:  # others dial a node that serves; one that only asks listens nowhere
+    if config.serve or args.relay:  # others dial these; one that only asks listens nowhere
         chosen_later = "its port is chosen at each start (the config says port 0); panal run prints it"
         print(f"address  {address or chosen_later}")
     print(f"\n{_next_step(config, _place(args))}")
@@ -211,20 +216,25 @@ def _place(args: argparse.Namespace) -> str:
 def _next_step(config: NodeConfig, place: str) -> str:
     path = shlex.quote(str(config.path))
     lines = []
-    if config.serve:
-        port = f"UDP port {config.swarm.listen.port}" if config.swarm.listen.port else "its UDP port"
+    relays = config.relay.table.serve
+    if config.serve or relays:
+        number = f" {config.swarm.listen.port}" if config.swarm.listen.port else ""
+        ports = f"UDP and TCP port{number}" if relays else f"UDP port{number}"
         lines += [
-            f"Next: start it, with {port} open, and put its address into the peers of the node that asks:",
+            f"Next: start it, with {ports} open, and put its address into the peers of other nodes:",
             f"  panal run -c {path}",
         ]
-    if config.backbone is not None and config.swarm.peers:
+    if config.backbone is not None:
         lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
-    elif config.backbone is not None:
-        lines += [f"Next: put the addresses of expert servers into [swarm] peers of {config.path}."]
+        if not config.swarm.peers and not config.swarm.control_peers:
+            lines += [
+                f"Off this network, one address of the swarm in [swarm] peers of {config.path} is needed."
+            ]
     if not lines:
         lines = [
-            f"Next: fill in [backbone] (to ask) or [[serve]] (to serve) in {config.path}, or start over:",
+            f"Next: fill in [backbone] (to ask), [[serve]] or [relay] in {config.path}, or start over:",
             f"  panal init --force --serve MODEL.gguf{place}",
+            f"  panal init --force --relay{place}",
             f"  panal init --force --model MODEL.gguf --peer ADDRESS{place}",
         ]
     return "\n".join(lines)

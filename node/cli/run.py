@@ -21,7 +21,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         subparsers,
         "run",
         run,
-        "serve this node's slices until interrupted",
+        "be a node: serve its slices, relay if the config says so, until interrupted",
         epilog="Prints the address that others put into their [swarm] peers.",
     )
     add_config(parser)
@@ -29,7 +29,8 @@ def add_arguments(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--events",
         action="store_true",
-        help="print a line of JSON for each peer heard of, reached, lost or gone, and each change of route",
+        help="print lines of JSON as things happen: listening, heard, refreshed, left, gone, connected, "
+        "lost, route, reachability, clone",
     )
     # For processes that are somebody's helpers (demo, verify): end when the one who started them is gone.
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     config = load_config(args.config)
 
     async def on_ready(serving: Serving) -> None:
-        _announce(serving, config.name, as_json=args.json)
+        _announce(serving, config.name, as_json=args.json or args.events)
         if args.until_eof:
             await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         else:
@@ -82,14 +83,22 @@ def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
         for held in serving.slices
     ]
     if as_json:
-        print(
-            json.dumps({"address": serving.address, "name": name, "cells": serving.cells, "slices": slices})
-        )
+        said = {
+            "event": "listening",
+            "address": serving.address,
+            "name": name,
+            "cells": serving.cells,
+            "slices": slices,
+            "relay": serving.relay,
+        }
+        print(json.dumps(said))
     else:
         for held in serving.slices:
             print(f"serving  {held.architecture} {held.model_id[:12]}: {_describe(held.experts)}")
         print(f"cells    {serving.cells}\naddress  {serving.address}")
-        print("Put the address into [swarm] peers of the node that asks. Ctrl-C ends this one.")
+        for place in serving.relay:
+            print(f"relay    {place}")
+        print("Put the address into [swarm] peers of other nodes. Ctrl-C ends this one.")
     sys.stdout.flush()
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from node.config import NodeConfig
     from routing.identity import PeerId
 
+EXIT_NO_MEMBER = 1
 DEFAULT_KEY = Path("swarm.key")
 DEFAULT_DAYS = 365
 MAX_DAYS = 3650  # as routing.membership has it, which this module does not import to parse arguments
@@ -221,7 +222,7 @@ def run_show(args: argparse.Namespace) -> int:
             "problem": problem,
         }
         print(json.dumps(report))
-        return 0
+        return 0 if problem is None else EXIT_NO_MEMBER
     rows = [
         ("swarm", f"{swarm.name}, {'private' if swarm.is_private else 'open'}"),
         ("id", swarm.id.hex()),
@@ -232,7 +233,7 @@ def run_show(args: argparse.Namespace) -> int:
     elif until is not None:
         rows.append(("member", f"until {utc(until)}"))
     print("\n".join(f"{name:<9}{value}" for name, value in rows))
-    return 0
+    return 0 if problem is None else EXIT_NO_MEMBER
 
 
 def _peer_id(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -252,7 +253,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
             folder / "identity.key" if shape.identity is None else check.path("identity", shape.identity)
         ),
         swarm=check.swarm(shape.swarm),
-        relay=check.relay(shape.relay),
+        relay=check.relay(shape.relay, control_off=shape.swarm.control == "off"),
         engine=EngineConfig(
             library=None if library is None else check.path("engine.library", library),
             threads=shape.engine.threads or os.cpu_count() or 1,
@@ -311,7 +312,7 @@ class _Check:
             else:
                 control_peers.append(peer)
         listen = self._parse("swarm.listen", ListenAddress.parse, table.listen)
-        key_bytes = None if table.key is None else bytes.fromhex(table.key)
+        key_bytes = None if table.key is None else self._parse("swarm.key", _swarm_key, table.key)
         swarm = self._parse("swarm.name", lambda name: Swarm(name, key_bytes), table.name)
         if swarm.is_private != (table.member is not None):
             said, lacks = ("key", "member") if swarm.is_private else ("member", "key")
@@ -341,10 +342,26 @@ class _Check:
     def _tcp(self, key: str, text: str) -> tuple[str, int]:
         return self._parse(key, parse_tcp_listen, text)
 
-    def relay(self, table: RelayTable) -> RelayConfig:
+    def relay(self, table: RelayTable, *, control_off: bool) -> RelayConfig:
         def path(key: str, text: str | None) -> Path | None:
             return None if text is None else self.path(f"relay.{key}", text)
 
+        if table.serve and control_off:
+            raise ConfigError(
+                f'{self._file}: relay.serve: a relay takes TCP connections, and swarm.control is "off": '
+                "leave that line out, or this one"
+            )
+        if table.websocket is not None and not table.serve:
+            raise ConfigError(
+                f"{self._file}: relay.websocket is the door of a relay: add serve = true, or leave it out"
+            )
+        if table.certificate is not None and table.websocket is None:
+            raise ConfigError(
+                f"{self._file}: relay.certificate is for relay.websocket, which is missing: add it, "
+                "or leave the certificate out"
+            )
+        for i, text in enumerate(table.trusted_proxies):
+            self._parse(f"relay.trusted_proxies[{i}]", _network, text)
         if (table.certificate is None) != (table.certificate_key is None):
             raise ConfigError(
                 f"{self._file}: relay.certificate and relay.certificate_key belong together: give both"
@@ -378,6 +395,21 @@ class _Check:
             layers=None if layers is None else self._parse(f"{key}.layers", Ranges.parse, layers),
             experts=None if experts is None else self._parse(f"{key}.experts", Ranges.parse, experts),
         )
+
+
+def _swarm_key(text: str) -> bytes:
+    if not re.fullmatch(r"[0-9a-f]{64}", text, re.ASCII):
+        raise ConfigError(
+            f"{text[:80]!r} is not a swarm's public key: 64 hex digits, as panal swarm join writes"
+        )
+    return bytes.fromhex(text)
+
+
+def _network(text: str) -> None:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        raise ConfigError(f"{text[:80]!r} is no address and no network, as 127.0.0.1 or 10.0.0.0/8") from None
 
 
 def _resolve(text: str, base: Path) -> Path:

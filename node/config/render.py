@@ -23,7 +23,7 @@ _PEERS_NOTE = """\
 
 _SWARM_REST = """\
 # lan = true           # look for nodes on this network, and be found there
-# name = "panal"       # the swarm; "panal swarm join" makes it a private one
+# The open swarm, unless `panal swarm join` writes name, key and member of a private one here.
 # control = "/ip4/0.0.0.0/tcp/4190"    # or "off": no DHT, no relays; default: the port of `listen`
 # advert_seconds = 600 # how long what this node says of itself lives
 """
@@ -82,6 +82,7 @@ def render_config(
     model: str | None = None,
     context: int | None = None,
     serve: Sequence[ServeTable] = (),
+    relay: bool = False,
 ) -> str:
     """A config as TOML text. Values are only quoted; `parse_config` is what checks them.
 
@@ -89,6 +90,7 @@ def render_config(
         name, store, identity, listen, peers, threads: as in the file.
         model, context: the backbone's; no model leaves the table as a comment.
         serve: the [[serve]] tables; none leaves an example as a comment.
+        relay: whether the node relays for others.
 
     Raises:
         LocalError: a value cannot be written as UTF-8.
@@ -109,7 +111,9 @@ def render_config(
         + _peers(peers)
         + '# backend = "qh3"    # or "aioquic": slower, for lossy lines\n'
         + _SWARM_REST,
-        _RELAY,
+        _RELAY.replace("# [relay]\n# serve = true         #", "[relay]\nserve = true           #")
+        if relay
+        else _RELAY,
         _ENGINE.format(
             threads="# threads = 2                     # default: one for each core"
             if threads is None

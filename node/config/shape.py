@@ -44,7 +44,7 @@ class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
     peers: Annotated[tuple[Text, ...], Meta(max_length=MAX_PEERS)] = ()
     backend: Backend = "qh3"
     name: Text = "panal"
-    key: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+    key: Text | None = None
     member: Text | None = None
     lan: bool = True
     control: Text | None = None

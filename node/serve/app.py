@@ -28,6 +28,7 @@ class Serving:
 
     Attributes:
         address: where others on the network reach it, with its peer id: what they put into their peers.
+        relay: where it takes connections as a relay, as multiaddrs; empty if it is none.
     """
 
     server: ExpertServer
@@ -35,6 +36,7 @@ class Serving:
     address: str
     cells: int
     slices: Sequence[Slice]
+    relay: Sequence[str]
 
 
 async def serve(
@@ -83,7 +85,14 @@ async def serve(
                 async with trio.open_nursery() as nursery:
                     await nursery.start(node.run)
                     await on_ready(
-                        Serving(server, node, node.address, opened.cells.count(), opened.cells.slices())
+                        Serving(
+                            server,
+                            node,
+                            node.address,
+                            opened.cells.count(),
+                            opened.cells.slices(),
+                            node.relay_addresses,
+                        )
                     )
                     nursery.cancel_scope.cancel()
             finally:

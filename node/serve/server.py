@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from routing.errors import LocalError
 from routing.quic.admission import origin_of
 from routing.quic.connection import Connection
 from routing.quic.errors import StreamClosed
+from routing.quic.limits import SENDING_PER_CONNECTION
 from routing.quic.stream import Stream
 from routing.wire import holdings, messages
 from routing.wire.codecs import CODEC_NAMES, Float32Array
@@ -37,6 +40,13 @@ decode calls are a second of a slow device."""
 
 MAX_WAITING_BYTES = 512 << 20
 """Of the calls in the queue, however few they are: as much as may be arriving (routing.quic.limits)."""
+
+MAX_UNDER_WAY = 48
+"""Calls of one caller, from arrival until all but a megabyte of the answer has been sent, before more are
+refused: to compute what nobody reads takes time from others, and memory. A backbone has eight."""
+
+MAX_UNREAD_BYTES = SENDING_PER_CONNECTION
+"""The same for what waits to be read on all connections of a caller, however many answers it is."""
 
 LOAD_SMOOTHING = 0.1
 """Weight of the newest call in the running mean of compute seconds, from which the load hint is made."""
@@ -68,6 +78,8 @@ class ExpertServer:
         self._thread = ComputeThread("panal-experts")
         self._mean_seconds = 0.0
         self._waiting_bytes = 0
+        self._connections: dict[str, WeakSet[Connection]] = {}
+        self._under_way: Counter[str] = Counter()
         self.counts = ServerCounts()
         self.holdings = holdings.Holdings(
             versions=[messages.VERSION],
@@ -103,7 +115,14 @@ class ExpertServer:
                 message = await stream.receive_message(MAX_REQUEST_BYTES)
             except StreamClosed:
                 return
-            await stream.send_message(messages.encode_message(await self._reply(message, stream)))
+            caller = self._caller_of(stream.connection)
+            self._under_way[caller] += 1
+            try:
+                await stream.send_message(messages.encode_message(await self._reply(message, stream)))
+            finally:
+                self._under_way[caller] -= 1
+                if not self._under_way[caller]:
+                    del self._under_way[caller]
 
     async def _reply(self, message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
         arrived = time.perf_counter()
@@ -115,7 +134,7 @@ class ExpertServer:
         if not isinstance(request, ExpertsRequest):
             self.counts.refused += 1
             return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
-        caller = _caller_of(stream.connection)
+        caller = self._caller_of(stream.connection)
         held = self._admit(request, caller)
         if isinstance(held, Refusal):
             self.counts.refused += 1
@@ -187,6 +206,11 @@ class ExpertServer:
             )
         if self._thread.waiting >= MAX_WAITING and self._thread.has_waiting(caller):
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING} calls are waiting")
+        if self._under_way[caller] > MAX_UNDER_WAY:
+            return refuse(RefusalCode.OVERLOADED, f"{MAX_UNDER_WAY} calls of this caller are under way")
+        unread = sum(each.unread_answers for each in self._connections[caller])
+        if unread > MAX_UNREAD_BYTES:
+            return refuse(RefusalCode.OVERLOADED, f"{unread} bytes of answers wait to be read")
         if self._waiting_bytes + request.x.nbytes > MAX_WAITING_BYTES:
             return refuse(RefusalCode.OVERLOADED, f"{MAX_WAITING_BYTES} bytes of calls are waiting")
         return held
@@ -216,7 +240,12 @@ class ExpertServer:
         """Milliseconds that a call arriving now would wait."""
         return min(math.ceil(self._thread.waiting * self._mean_seconds * 1000), 0xFFFF)
 
-
-def _caller_of(connection: Connection) -> str:
-    """Who takes turns with others: an address and no identity, of which anybody has as many as he likes."""
-    return connection.peer_id if connection.is_carried else origin_of(connection.first_address[0])
+    def _caller_of(self, connection: Connection) -> str:
+        """Who takes turns with others: an address, since of identities anybody has as many as he likes."""
+        caller = connection.peer_id if connection.is_carried else origin_of(connection.first_address[0])
+        known = self._connections.get(caller)
+        if known is None:
+            self._connections = {each: those for each, those in self._connections.items() if those}
+            known = self._connections[caller] = WeakSet()
+        known.add(connection)
+        return caller

@@ -113,7 +113,10 @@ class Announcer:
         self._has_left = True
         now = time.time()
         last = farewell(self._last, seq=self._next_seq(now), issued_at=int(now))
-        await self._exchange.say_farewell(sign_advert(last, self._identity), patience=FAREWELL_SECONDS)
+        try:
+            await self._exchange.say_farewell(sign_advert(last, self._identity), patience=FAREWELL_SECONDS)
+        except LocalError as error:
+            log.error("peers were not told that this node leaves: %s", error)
 
     def _next_seq(self, now: float) -> int:
         if self._remembered is None:

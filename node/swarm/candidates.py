@@ -21,6 +21,10 @@ T = TypeVar("T")
 MAX_REMEMBERED = 512
 """As many as the file holds (routing.remembered). Beyond it newcomers are not remembered here."""
 
+MAX_ON_LAN = 64
+"""As many as are believed to be announced at one time (routing.lan_peers); but announcements end, and anybody
+on the network can make new ones for ever."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -65,7 +69,10 @@ class Candidates:
             self._configured.setdefault(address.peer_id, []).append(address)
 
     def found_on_lan(self, peer_id: PeerId, addresses: Sequence[PeerAddress]) -> None:
-        """A peer that mDNS has told of."""
+        """A peer that mDNS has told of. Of too many the one told of longest ago is forgotten."""
+        self._lan.pop(peer_id, None)
+        if len(self._lan) >= MAX_ON_LAN:
+            del self._lan[next(iter(self._lan))]
         self._lan[peer_id] = tuple(addresses)
 
     def remember(self, adverts: Iterable[Advert]) -> None:

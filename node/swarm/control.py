@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import trio
 
 from node.config import RelayConfig
+from node.swarm.race import first
 from relay.circuit import RelayClient, RelayReservation, ReservationChange
 from relay.circuit_stream import CircuitStream
 from relay.hop_wire import HOP_PROTOCOL
 from relay.reservations import RelayLimits
 from relay.service import RelayService
-from relay.websocket import connect
+from relay.websocket import client_tls, connect
 from relay.websocket_listener import WebSocketDoor, parse_proxies, server_tls
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
+from routing.dial_limits import DialLimits
 from routing.errors import LocalError, PeerError
 from routing.identity import Identity, PeerId
 from routing.libp2p.host import ControlHost
@@ -40,6 +44,33 @@ SHOW_TIMEOUT = 5.0
 
 MAX_RELAYS_USED = 2
 """Relays a node keeps a reservation with: one may go."""
+
+RELAY_PATIENCE = 12.0
+"""Seconds for a relay to grant a reservation before another gets its place: adverts may tell of relays that
+do not exist, are full, or let only others in. All of a relay's addresses are dialed twice by then."""
+
+
+@dataclass(eq=False)
+class _Kept:
+    """A relay that should hold a reservation for this node.
+
+    Attributes:
+        addresses: where it may be dialed, as last heard.
+        since: when it was taken, or its reservation was lost, on trio's clock.
+    """
+
+    addresses: Sequence[ControlAddress]
+    since: float
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """An error of ours names the config key it comes from."""
+    try:
+        yield
+    except LocalError as error:
+        raise LocalError(f"{key}: {error}") from None
 
 
 class Control:
@@ -64,6 +95,14 @@ class Control:
     ) -> None:
         self._membership = membership
         self._config = config
+        # read now: a file that cannot be used is told at the start, not when somebody dials
+        with _named("relay.ca"):
+            if config.ca is not None:
+                client_tls(config.ca)
+        with _named("relay.certificate"):
+            self._tls = None
+            if config.certificate is not None and config.certificate_key is not None:
+                self._tls = server_tls(config.certificate, config.certificate_key)
         self._on_reservations = on_reservations
         self.host = ControlHost(identity, listen=listen)
         self.client = RelayClient(self.host, ca_file=config.ca)
@@ -71,7 +110,9 @@ class Control:
         self._members: set[PeerId] = set()
         self._shown: set[PeerId] = set()
         self._reservations: dict[PeerId, RelayReservation] = {}
-        self._keeping: dict[PeerId, trio.CancelScope] = {}
+        self._keeping: dict[PeerId, _Kept] = {}
+        self._given_up: dict[PeerId, float] = {}  # when
+        self._limits = DialLimits()
         self._nursery: trio.Nursery | None = None
         self.host.watch(disconnected=self._disconnected)
         self.host.set_handler(MEMBER, self._take_proof)
@@ -92,7 +133,8 @@ class Control:
             LocalError: a port is in use, a certificate cannot be read.
         """
         async with trio.open_nursery() as nursery:
-            await nursery.start(self.host.run)
+            with _named("swarm.control"):
+                await nursery.start(self.host.run)
             self._nursery = nursery
             try:
                 if self._config.table.serve:
@@ -140,18 +182,34 @@ class Control:
         return list(dict.fromkeys(found))
 
     def use_relays(self, relays: Sequence[ControlAddress]) -> None:
-        """Keep reservations with the first few of these; give up those with others."""
+        """Keep reservations with a few of these, and give up those with others.
+
+        A relay in use is not exchanged for another. One that grants nothing is, if there is another: first
+        for those that were never tried, then for who was given up longest ago.
+        """
         wanted: dict[PeerId, list[ControlAddress]] = {}
         for relay in relays:
             if relay.peer_id is not None and relay.peer_id != self.host.peer_id:
                 wanted.setdefault(relay.peer_id, []).append(relay)
-        # those that are kept already come first: a relay in use is not exchanged for another
-        order = sorted(wanted, key=lambda each: each not in self._keeping)[:MAX_RELAYS_USED]
-        for relay_id in set(self._keeping) - set(order):
-            self._keeping.pop(relay_id).cancel()
-        for relay_id in order:
-            if relay_id not in self._keeping and self._nursery is not None:
-                self._nursery.start_soon(self._keep_reserved, relay_id, wanted[relay_id])
+        now = trio.current_time()
+        self._given_up = {each: when for each, when in self._given_up.items() if each in wanted}
+
+        def order(relay_id: PeerId) -> tuple[int, float]:
+            kept = self._keeping.get(relay_id)
+            if kept is not None and (relay_id in self._reservations or now - kept.since < RELAY_PATIENCE):
+                return 0, kept.since
+            return 1, now if kept is not None else self._given_up.get(relay_id, 0.0)
+
+        chosen = sorted(wanted, key=order)[:MAX_RELAYS_USED]
+        for relay_id in set(self._keeping) - set(chosen):
+            self._keeping.pop(relay_id).scope.cancel()
+            self._given_up[relay_id] = now
+        for relay_id in chosen:
+            if relay_id in self._keeping:
+                self._keeping[relay_id].addresses = wanted[relay_id]
+            elif self._nursery is not None:
+                kept = self._keeping[relay_id] = _Kept(wanted[relay_id], now)
+                self._nursery.start_soon(self._keep_reserved, relay_id, kept)
 
     def relay_peers(self) -> list[ControlAddress]:
         """Connected peers that relay for others, of whatever implementation."""
@@ -205,15 +263,13 @@ class Control:
         self.service.start()
         if self._config.websocket is None:
             return
-        tls = None
-        if self._config.certificate is not None and self._config.certificate_key is not None:
-            tls = server_tls(self._config.certificate, self._config.certificate_key)
 
         async def take(stream: trio.abc.Stream, remote: str) -> None:
             await self.host.serve_stream(stream, remote=remote)
 
-        door = WebSocketDoor(take, trusted_proxies=parse_proxies(table.trusted_proxies), tls=tls)
-        await nursery.start(door.serve, *self._config.websocket)
+        door = WebSocketDoor(take, trusted_proxies=parse_proxies(table.trusted_proxies), tls=self._tls)
+        with _named("relay.websocket"):
+            await nursery.start(door.serve, *self._config.websocket)
 
     def _may_use_relay(self, peer_id: PeerId) -> bool:
         return not self._membership.swarm.is_private or peer_id in self._members
@@ -237,9 +293,7 @@ class Control:
                 self._members.add(peer_id)
                 await stream.write(_TAKEN)
 
-    async def _keep_reserved(self, relay_id: PeerId, addresses: Sequence[ControlAddress]) -> None:
-        scope = self._keeping[relay_id] = trio.CancelScope()
-
+    async def _keep_reserved(self, relay_id: PeerId, kept: _Kept) -> None:
         def changed(change: ReservationChange) -> None:
             if change.reservation is not None:
                 new = relay_id not in self._reservations
@@ -248,29 +302,40 @@ class Control:
                     log.info("reachable through relay %s", relay)
                     self._on_reservations()
             elif self._reservations.pop(relay_id, None) is not None:
+                kept.since = trio.current_time()
                 log.warning("no longer reachable through relay %s: %s", relay, change.reason)
                 self._on_reservations()
             else:
                 log.debug("no reservation at %s: %s", relay, change.reason)
 
         try:
-            with scope:
-                relay = await self._reach_relay(addresses)
+            with kept.scope:
+                relay = await self._reach_relay(relay_id, kept)
                 await self.client.keep_reserved(relay, changed)
         finally:
-            if self._reservations.pop(relay_id, None) is not None:
+            is_last = self._keeping.get(relay_id, kept) is kept  # nobody has begun anew with it
+            if is_last and self._reservations.pop(relay_id, None) is not None:
                 self._on_reservations()
 
-    async def _reach_relay(self, addresses: Sequence[ControlAddress]) -> ControlAddress:
+    async def _reach_relay(self, relay_id: PeerId, kept: _Kept) -> ControlAddress:
         """The first of a relay's addresses that can be dialed from here, once this node is known there."""
+
+        def reach(relay: ControlAddress) -> Callable[[], Awaitable[ControlAddress]]:
+            async def connect() -> ControlAddress:
+                if not self._limits.may(relay.host, trio.current_time()):
+                    raise PeerError(f"{relay.host} was dialed too often without an answer", peer=relay_id)
+                await self.connect(relay, timeout=SHOW_TIMEOUT)
+                self._limits.answered(relay.host)
+                await self.show_membership(relay)
+                return relay
+
+            return connect
+
         while True:
-            for relay in addresses:
-                try:
-                    await self.connect(relay, timeout=SHOW_TIMEOUT)
-                    await self.show_membership(relay)
-                    return relay
-                except (PeerError, LocalError) as error:
-                    log.debug("%s", error)
+            try:
+                return await first(relay_id, [reach(each) for each in kept.addresses], lambda relay: None)
+            except (PeerError, LocalError) as error:
+                log.debug("%s", error)
             await trio.sleep(SHOW_TIMEOUT)
 
     def _disconnected(self, peer_id: PeerId) -> None:

@@ -83,7 +83,12 @@ class DirectoryKeeper:
 
     def failures(self) -> dict[str, str]:
         """Configured control addresses that cannot be reached now, with the reason."""
-        return {str(each): self._failures[each] for each in self._configured if each in self._failures}
+        connected = self._control.host.connected_peers
+        return {
+            str(each): self._failures[each]
+            for each in self._configured
+            if each in self._failures and not _is_connected(connected, each)  # it may have dialed us since
+        }
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -146,9 +151,10 @@ class DirectoryKeeper:
             await self._control.connect(address, timeout=CONNECT_TIMEOUT)
             info = await self._control.host.wait_identified(address.peer_id)
         except (PeerError, LocalError) as error:
-            if address in self._configured and self._failures.get(address) != str(error):
-                log.warning("%s", error if str(address) in str(error) else f"{address}: {error}")
-            self._failures[address] = str(error)
+            if address in self._configured:
+                if self._failures.get(address) != str(error):
+                    log.warning("%s", error if str(address) in str(error) else f"{address}: {error}")
+                self._failures[address] = str(error)
             return
         self._failures.pop(address, None)
         if info is not None and DATAGRAMS in info.protocols and address in self._configured:

@@ -35,6 +35,7 @@ from routing.advert_rows import Offer
 from routing.adverts import AdvertTable
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
+from routing.dial_limits import networks_of, reachable_from
 from routing.errors import LocalError
 from routing.exchange import AdvertExchange
 from routing.identity import PeerId
@@ -201,6 +202,16 @@ class SwarmNode:
         bound = dialable(ListenAddress(*self.endpoint.local_address))
         return f"{bound}/p2p/{self.identity.peer_id}"
 
+    @property
+    def relay_addresses(self) -> list[str]:
+        """Where it takes connections as a relay; empty if it is none."""
+        if self.control is None or self.control.service is None:
+            return []
+        places = self._control_places(
+            self.control, [dialable(ListenAddress(*self.endpoint.local_address)).host]
+        )
+        return [f"{place}/p2p/{self.identity.peer_id}" for place in places]
+
     def failures(self) -> dict[str, str]:
         """Peers that this node wants and does not reach now, by label or address, with the reason."""
         return self.links.failures() | ({} if self._keeper is None else self._keeper.failures())
@@ -219,10 +230,12 @@ class SwarmNode:
                 try:
                     await trio.sleep_forever()
                 finally:
-                    if self.role.serves:
-                        with trio.CancelScope(shield=True):
-                            await self._announcer.leave()
-                    live.shield = False
+                    try:
+                        if self.role.serves:
+                            with trio.CancelScope(shield=True):
+                                await self._announcer.leave()
+                    finally:  # whatever goes wrong with it, the node ends
+                        live.shield = False
         finally:
             self._close_memory()
 
@@ -304,7 +317,8 @@ class SwarmNode:
         if offer.clone is not None:
             log.error("%s", offer.clone)
         self._finder.heard(offer)
-        self._watching.heard(offer)
+        if offer.peer_id != self.identity.peer_id or offer.clone is not None:
+            self._watching.heard(offer)
 
     # --- tasks ---
 
@@ -365,7 +379,9 @@ class SwarmNode:
             if not self.place.relay.table.use or not needed:
                 control.use_relays([])
             else:
-                control.use_relays([*self._advertised_relays(), *control.relay_peers()])
+                networks = networks_of(self._own_hosts())
+                connected = [each for each in control.relay_peers() if reachable_from(networks, each.host)]
+                control.use_relays([*self._advertised_relays(), *connected])
             await trio.sleep(RELAY_LOOK_SECONDS)
 
     # --- inside ---
@@ -489,7 +505,9 @@ def load_membership(place: Place) -> Membership:
     certificate = read_member(path)
     reason = check_member(swarm, certificate, place.identity.peer_id, time.time())
     if reason:
-        raise LocalError(f"{path}: this node ({place.identity.peer_id}) {reason}")
+        raise LocalError(
+            f"{path}: this node ({place.identity.peer_id}) {reason}; panal swarm join INVITATION mends it"
+        )
     return Membership(swarm, certificate)
 
 

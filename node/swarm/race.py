@@ -18,8 +18,17 @@ MAX_TRIED = 6
 T = TypeVar("T")
 
 
-async def first(peer_id: str, dials: Sequence[Callable[[], Awaitable[T]]]) -> T:
-    """The first of several dials that works, each started a little after the one before."""
+async def first(
+    peer_id: str, dials: Sequence[Callable[[], Awaitable[T]]], discard: Callable[[T], object]
+) -> T:
+    """The first of several dials that works, each started a little after the one before.
+
+    Args:
+        discard: closes what another dial has brought in the same turn of the loop.
+
+    Raises:
+        PeerError, LocalError: none worked.
+    """
     won: list[T] = []
     errors: list[PeerError | LocalError] = []
     async with trio.open_nursery() as nursery:
@@ -27,6 +36,9 @@ async def first(peer_id: str, dials: Sequence[Callable[[], Awaitable[T]]]) -> T:
         async def run(dial: Callable[[], Awaitable[T]], over: trio.Event) -> None:
             try:
                 won.append(await dial())
+                for late in won[1:]:
+                    discard(late)
+                del won[1:]
                 nursery.cancel_scope.cancel()
             except (PeerError, LocalError) as error:
                 errors.append(error)

@@ -23,7 +23,7 @@ from routing.links import DIAL_TIMEOUT
 from routing.multiaddr import PeerAddress
 from routing.quic.accepted import AcceptedPaths
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
-from routing.quic.connection import Connection
+from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
 from routing.routes import OPENED_BY_PEER, Attempt, Kind, Route, Standing, Way, ways
 
@@ -228,7 +228,7 @@ class Ways:
             return connect
 
         try:
-            connection = await first(candidate.peer_id, [dial(address) for address in addresses])
+            connection = await first(candidate.peer_id, [dial(address) for address in addresses], _close)
         except PeerError:
             self._note_dial(candidate.peer_id, False)
             raise
@@ -250,7 +250,7 @@ class Ways:
 
             return connect
 
-        return await first(candidate.peer_id, [dial(address) for address in candidate.control])
+        return await first(candidate.peer_id, [dial(address) for address in candidate.control], _close)
 
     async def _relay(self, candidate: Candidate) -> tuple[Connection, str]:
         control = self._control
@@ -276,7 +276,9 @@ class Ways:
                     known = self._candidates.find(peer_id)
                     others = self._relays_of(known) if known is not None else []
                     relays = dict.fromkeys([first_relay, *others])
-                    relay, stream, left = await first(peer_id, [circuit(each) for each in relays])
+                    relay, stream, left = await first(
+                        peer_id, [circuit(each) for each in relays], lambda opened: opened[1].abort()
+                    )
                     for connection in made:
                         self._note_relay(connection, str(relay.peer_id))
                     return stream, left
@@ -289,7 +291,7 @@ class Ways:
 
             return connect
 
-        connection = await first(peer_id, [dial(relay) for relay in self._relays_of(candidate)])
+        connection = await first(peer_id, [dial(relay) for relay in self._relays_of(candidate)], _close)
         return connection, used[connection]
 
     def _relays_of(self, candidate: Candidate) -> list[ControlAddress]:
@@ -312,6 +314,10 @@ class Ways:
             return
         if not self._limits.may(host, trio.current_time()):
             raise PeerError(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
+
+
+def _close(connection: Connection) -> None:
+    connection.shut(CLOSE_NORMAL, "another address was there at the same time")
 
 
 def standing_of(reachability: Reachability) -> Standing:

@@ -7,7 +7,10 @@ next request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
 
 from routing.errors import PeerError
 from routing.quic.connection import Connection
@@ -45,6 +48,8 @@ class QuicExpertPeer:
         self.path = path
         self._label = label
         self._idle: list[Stream] = []
+        self._calls = 0
+        self._all_done = trio.Event()
 
     @property
     def peer_id(self) -> str:
@@ -54,6 +59,23 @@ class QuicExpertPeer:
     def rtt(self) -> float:
         return self.connection.rtt
 
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """While this lasts the connection is in use (`wait_idle`)."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._all_done.set()
+
+    async def wait_idle(self) -> None:
+        """Return once no call is under way."""
+        while self._calls:
+            self._all_done = trio.Event()
+            await self._all_done.wait()
+
     async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
         """Ask once.
 
@@ -61,6 +83,10 @@ class QuicExpertPeer:
             Refused: it refused.
             PeerError: it is gone, or what it sent is no reply.
         """
+        with self.calling():
+            return await self._call(request)
+
+    async def _call(self, request: ExpertsRequest) -> ExpertsAnswer:
         stream = self._idle.pop() if self._idle else self.connection.open_stream(PROTOCOL_ID)
         clean = False
         try:

@@ -80,7 +80,7 @@ class ControlHost:
         self._on_connected: list[PeerCallback] = []
         self._on_disconnected: list[PeerCallback] = []
         self._kept: set[PeerId] = set()
-        self._dials: dict[PeerId, trio.Lock] = {}
+        self._dials: dict[ControlAddress, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
@@ -223,7 +223,9 @@ class ControlHost:
             self._kept.add(address.peer_id)
 
     async def _dial(self, address: ControlAddress, peer_id: PeerId, timeout: float, keep: bool) -> None:
-        lock = self._dials.setdefault(peer_id, trio.Lock())  # two callers at once share one connection
+        # Two callers at once share one connection. But no address waits for another of the same peer: where
+        # one swallows packets, all that are tried beside it would come to nothing.
+        lock = self._dials.setdefault(address, trio.Lock())
         try:
             async with lock:
                 if self.is_connected(peer_id):
@@ -236,7 +238,7 @@ class ControlHost:
                 await self.connect_over(stream, peer_id, remote=remote, timeout=timeout, keep=keep)
         finally:
             if not lock.locked() and not lock.statistics().tasks_waiting:
-                self._dials.pop(peer_id, None)
+                self._dials.pop(address, None)
 
     async def connect_over(
         self,

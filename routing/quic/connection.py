@@ -146,6 +146,11 @@ class Connection:
         """Bytes that may be in flight now: what a burst can carry in one round trip."""
         return self.core.congestion_window
 
+    @property
+    def unread_answers(self) -> int:
+        """Bytes of messages that wait for the peer to read, on streams it opened; at most a second old."""
+        return self._sending.counted
+
     def open_stream(self, protocol: str) -> Stream:
         """A new stream that will speak `protocol`. No I/O: the peer hears of it with the first message.
 

@@ -23,7 +23,7 @@ from routing.quic.admission import Admission
 from routing.quic.certificate import make_certificate
 from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.core import CONNECTION_ID_BYTES, Address, CoreSettings, Datagram, load_backend
-from routing.quic.errors import ConnectFailed, WrongPeer
+from routing.quic.errors import ConnectFailed, NoAnswer, WrongPeer
 from routing.quic.headers import all_short_headers_to, destination_of, may_open_connection
 from routing.quic.limits import CONNECTION_WINDOW, IDLE_TIMEOUT, PING_SECONDS, STREAM_WINDOW, Limits
 from routing.quic.paths import Path, Paths, SendCarried, is_carried
@@ -57,10 +57,6 @@ class _Dial:
         if isinstance(self.error, PeerError):
             raise type(self.error)(str(self.error), peer=self.error.peer)
         raise LocalError(str(self.error) if self.error else "the QUIC endpoint was stopped while dialing")
-
-
-class _TimedOut(ConnectFailed):
-    """Nobody answered in time."""
 
 
 class Endpoint:
@@ -334,9 +330,9 @@ class Endpoint:
     async def _dial(self, address: PeerAddress, timeout: float, dial: _Dial, key: object) -> None:
         try:
             dial.connection = await self._dial_once(address, timeout)
-        except _TimedOut as error:
+        except NoAnswer as error:
             dial.timed_out = True
-            dial.error = ConnectFailed(str(error), peer=error.peer)
+            dial.error = error
         except (PeerError, LocalError) as error:
             dial.error = error
         finally:
@@ -511,5 +507,5 @@ class Endpoint:
             connection.shut(CLOSE_NORMAL, reason)
 
 
-def _no_answer(named: str, address: PeerAddress, timeout: float) -> _TimedOut:
-    return _TimedOut(f"dialing {named}: no answer within {timeout:.3g} s", peer=address.peer_id or "")
+def _no_answer(named: str, address: PeerAddress, timeout: float) -> NoAnswer:
+    return NoAnswer(f"dialing {named}: no answer within {timeout:.3g} s", peer=address.peer_id or "")

@@ -9,6 +9,10 @@ class ConnectFailed(PeerError):
     """No connection: nobody answered in time, or the handshake was refused."""
 
 
+class NoAnswer(ConnectFailed):
+    """Nobody answered in time."""
+
+
 class WrongPeer(ConnectFailed):
     """Somebody answered, but not the peer that was asked for, or without a valid identity."""
 

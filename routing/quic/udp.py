@@ -27,9 +27,10 @@ SOCKET_BUFFER_BYTES = 8 << 20
 # What an unprivileged process may usually ask for without the kernel cutting it silently to less.
 _UNPRIVILEGED_BUFFER_BYTES = 4 << 20
 
-# Buffers read in one wake-up before other tasks get their turn: with GRO up to 1 MiB of payload.
-_GRO_READS = 16
-_PLAIN_READS = 256
+# Buffers read in one wake-up before other tasks get their turn: with GRO up to 256 KiB of payload, one and a
+# half milliseconds. Four times as many carry no more, and one peer's bulk would hold up everybody's calls.
+_GRO_READS = 4
+_PLAIN_READS = 64
 _READ_BYTES = 65536
 
 # The kernel takes 64 segments (UDP_MAX_SEGMENTS) and one IP packet's worth of bytes in a call.

@@ -55,6 +55,7 @@ class Share:
     Attributes:
         streams: those with a message under way, the newest last; for each when it last made progress, and
             how many bytes were missing then.
+        counted: bytes held when it was counted last.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Share:
             refuse: gives up a stream, so that it holds nothing.
         """
         self.streams: dict[Stream, tuple[float, int]] = {}
+        self.counted = 0
         self._budget = budget
         self._limit = limit
         self._held = held
@@ -94,12 +96,13 @@ class Share:
 
     def clear(self) -> None:
         self.streams.clear()
+        self.counted = 0
         self._budget.note(self, 0)
 
     def count(self) -> int:
         """Bytes held now."""
         count = self._held
-        held = sum(count(stream) for stream in self.streams if stream.inbound)
+        held = self.counted = sum(count(stream) for stream in self.streams if stream.inbound)
         self._budget.note(self, held)
         return held
 

@@ -235,9 +235,11 @@ def test_show_says_what_is_wrong(house: House) -> None:
         (b"", "no member certificate"),
     ):
         house.member.write_bytes(content)
-        report = done("swarm", "show", "-c", house.config)
-        assert words in report["problem"]
-        assert f"NO: this node {report['problem']}" in panal("swarm", "show", "-c", house.config).stdout
+        told = panal("swarm", "show", "-c", house.config, "--json")
+        report = json.loads(told.stdout)
+        assert told.returncode == 1 and words in report["problem"]
+        shown = panal("swarm", "show", "-c", house.config)
+        assert shown.returncode == 1 and f"NO: this node {report['problem']}" in shown.stdout
     house.member.unlink()
     refused(panal("swarm", "show", "-c", house.config), "identity.member", "panal swarm join writes it")
 

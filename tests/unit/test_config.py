@@ -260,3 +260,34 @@ def test_rendered_values_come_back(name: str, model: str) -> None:
     assert config.swarm.peers == (PeerAddress.parse(PEER),)
     assert config.require_backbone().model == ModelRef.parse(model, WHERE.parent)
     assert [str(table.layers) for table in config.serve] == ["0-3,8", "None"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[swarm]\ncontrol="off"\n[relay]\nserve=true', 'relay.serve: a relay takes TCP connections'),
+        ('[relay]\nwebsocket="/ip4/127.0.0.1/tcp/80"', "relay.websocket is the door of a relay"),
+        ('[relay]\nserve=true\ncertificate="c.pem"\ncertificate_key="k.pem"', "which is missing"),
+        ('[relay]\nserve=true\nwebsocket="/ip4/127.0.0.1/tcp/80"\ncertificate="c"', "belong together"),
+        ('[relay]\ntrusted_proxies=["local"]', "relay.trusted_proxies[0]: 'local' is no address and no network"),
+        ('[swarm]\nkey="abc"\nmember="m"', "swarm.key: 'abc' is no swarm's public key: 64 hex digits"),
+        (f'[swarm]\nkey="{"ab" * 32}"', "swarm.key without swarm.member"),
+        ('[swarm]\nmember="m"', "swarm.member without swarm.key"),
+        ('[swarm]\nadvert_seconds=5', "swarm.advert_seconds"),
+        ('[swarm]\ncontrol="/ip4/0.0.0.0/udp/4190"', "must have the form /ip4/ADDRESS/tcp/PORT"),
+        ('[relay]\nserv=true', "did you mean serve?"),
+    ],
+)  # fmt: skip
+def test_swarm_and_relay_keys_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, Path("node.toml"), Path("/store"))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_peers_may_be_of_both_planes() -> None:
+    peer_id = PEER.rpartition("/")[2]
+    tcp, wss = f"/ip4/192.0.2.7/tcp/4190/p2p/{peer_id}", f"/dns4/r.example.org/tcp/443/tls/ws/p2p/{peer_id}"
+    config = parse_config(f"[swarm]\npeers = ['{PEER}', '{tcp}', '{wss}']", Path("node.toml"), Path("/store"))
+    assert [str(each) for each in config.swarm.peers] == [PEER]
+    assert [str(each) for each in config.swarm.control_peers] == [tcp, wss]
+    assert config.swarm.control == ("0.0.0.0", 4190) and config.swarm.swarm.name == "panal"
