@@ -1,7 +1,10 @@
 """What works between this node and the network, check by check, each with what to do about it.
 
 Two peers are dialed first and asked about our reachability while nobody else has been written to: the others
-are then strangers who can try to get in. After that the rest is dialed.
+are then strangers who can try to get in. After that the rest is dialed. Peers that nobody named (those of
+this network, those of earlier days) are asked where none of the named ones lets this node in.
+
+Each check bears on whether this node can take part, or does not; the verdict rests on that alone.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from enum import StrEnum
 import trio
 
 from relay.contacts import Contacts
+from relay.dial_ends import ADVICE, End, end_of
 from relay.prober import ReachProber
 from relay.probes import Probes
 from relay.reachability import ENOUGH_PEERS, Filtering, Mapping, Reach, Reachability
@@ -39,6 +43,27 @@ class Status(StrEnum):
     """Not checked; the detail says why."""
 
 
+class Bearing(StrEnum):
+    """What a check says about whether this node can take part."""
+
+    NONE = ""
+    WAY_IN = "way in"
+    """A node of this swarm is connected, or a relay takes this node."""
+    ANSWER = "answer"
+    """Somebody is there, who may be no node of this swarm."""
+    REFUSAL = "refusal"
+    """Somebody is there and does not take this node, or is not who was asked for."""
+    SILENCE = "silence"
+
+
+class Verdict(StrEnum):
+    """Whether this node can take part."""
+
+    CAN = "can"
+    UNKNOWN = "unknown"
+    CANNOT = "cannot"
+
+
 @dataclass(frozen=True)
 class Check:
     """One check.
@@ -48,12 +73,14 @@ class Check:
         status: how it ended.
         detail: what was found, in one line.
         advice: what to do about it; "" if nothing.
+        bearing: what it means for the verdict.
     """
 
     name: str
     status: Status
     detail: str
     advice: str = ""
+    bearing: Bearing = Bearing.NONE
 
     def __str__(self) -> str:
         return f"{self.status}  {self.name}: {self.detail}" + (f"; {self.advice}" if self.advice else "")
@@ -64,26 +91,48 @@ class Report:
     """All checks.
 
     Attributes:
-        can_take_part: some peer or relay can be reached, so this node can be of the swarm in some way.
-        reachability: the verdict on which most checks rest.
+        can_take_part: the verdict is CAN.
+        verdict: what the checks come to.
+        reason: why, in a few words.
+        reachability: the judgement on which the checks of UDP rest.
         checks: in the order in which they are shown.
     """
 
     can_take_part: bool
+    verdict: Verdict
+    reason: str
     reachability: Reachability
     checks: tuple[Check, ...]
 
 
+@dataclass(frozen=True)
+class Unnamed:
+    """A peer that nobody named.
+
+    Attributes:
+        origin: "LAN" or "remembered".
+        addresses: where it may be, at least one, the best first.
+    """
+
+    origin: str
+    addresses: tuple[PeerAddress, ...]
+
+
 RelayChecks = Callable[[], Awaitable[Sequence[Check]]]
-"""Tries each relay that is known and returns a check for each; it needs libp2p, which not every node has."""
+"""Tries each relay that is known and returns checks of each."""
+
+Elsewhere = Callable[[], Awaitable[tuple[Sequence[Check], Sequence[Unnamed]]]]
+"""Looks for peers that nobody named: how that went, and who was found."""
 
 
 async def netcheck(
     endpoint: Endpoint,
     peers: Sequence[PeerAddress],
     *,
+    elsewhere: Elsewhere | None = None,
     relay_checks: RelayChecks | None = None,
-    no_relay_checks: str = "libp2p is not installed",
+    no_relay_checks: str = "the control plane is off",
+    forwardable: bool = True,
     wall_clock: Callable[[], float] = time.time,
 ) -> Report:
     """Check everything once.
@@ -91,16 +140,23 @@ async def netcheck(
     Args:
         endpoint: running, without connections yet.
         peers: whom to dial.
+        elsewhere: asked where none of them lets this node in.
         relay_checks: see RelayChecks.
         no_relay_checks: why there are none, if there are none.
+        forwardable: whether the node has a port of its own, which a router could forward.
     """
     contacts = Contacts()
     prober = ReachProber(Probes(endpoint, contacts), wall_clock=wall_clock)
     dials = _Dials(endpoint, contacts, prober)
-    waiting = list(peers)
+    waiting = [Unnamed("", (peer,)) for peer in peers]
     while waiting and len(dials.connected) < ENOUGH_PEERS:
         now, waiting = waiting[:ENOUGH_PEERS], waiting[ENOUGH_PEERS:]
         await dials.dial(now)
+    looked: Sequence[Check] = ()
+    found: Sequence[Unnamed] = ()
+    if not dials.connected and elsewhere is not None:
+        looked, found = await elsewhere()
+        await dials.dial(found)
     if dials.connected:
         await prober.round()
     await dials.dial(waiting)
@@ -109,65 +165,120 @@ async def netcheck(
     relays = [Check("relay", Status.SKIP, f"not checked: {no_relay_checks}")]
     if relay_checks is not None:
         relays = list(await relay_checks()) or [Check("relay", Status.SKIP, "not checked: none is known")]
-    verdict = prober.reachability
-    port = endpoint.local_address[1]
+    judged = prober.reachability
+    port = endpoint.local_address[1] if forwardable else None
+    dialed = dials.results()
     checks = (
-        _udp(len(dials.connected), len(peers)),
-        _address(verdict),
-        _mapping(verdict, port),
-        _filtering(verdict, port),
-        _port_kept(verdict, port),
+        _udp(dials.ends),
+        _address(judged),
+        _mapping(judged, port),
+        _filtering(judged, port),
+        _port_kept(judged, port),
         _clock(list(prober.clock_offsets.values())),
-        *(dials.checks[peer] for peer in peers),
+        *looked,
+        *dialed,
         *relays,
     )
-    reached = bool(dials.connected) or any(each.status is Status.PASS for each in relays)
-    return Report(reached, verdict, checks)
+    verdict, reason = decide([each.bearing for each in checks], judged)
+    return Report(verdict is Verdict.CAN, verdict, reason, judged, checks)
+
+
+def decide(bearings: Sequence[Bearing], judged: Reachability) -> tuple[Verdict, str]:
+    """The verdict on checks with these bearings, and why."""
+    if Bearing.WAY_IN in bearings:
+        return Verdict.CAN, f"its reach is {judged.reach} ({judged.reason})"
+    if Bearing.REFUSAL in bearings:
+        return Verdict.CANNOT, "nobody who answers takes it: see the failed checks"
+    if Bearing.ANSWER in bearings:
+        return Verdict.UNKNOWN, "who answers is no node of its swarm, and relays for nobody"
+    if Bearing.SILENCE in bearings:
+        return Verdict.CANNOT, "no peer and no relay can be reached"
+    return Verdict.UNKNOWN, "no peer to ask"
 
 
 class _Dials:
     """Dials peers and keeps a check of each."""
 
     def __init__(self, endpoint: Endpoint, contacts: Contacts, prober: ReachProber) -> None:
-        self.checks: dict[PeerAddress, Check] = {}
         self.connected: list[Connection] = []
+        self.ends: list[End | None] = []
+        """How the dial of each peer ended; None: with a connection."""
+        self._checks: dict[PeerAddress, tuple[Check, Connection | None]] = {}
+        self._order: list[PeerAddress] = []
         self._endpoint = endpoint
         self._contacts = contacts
         self._prober = prober
 
-    async def dial(self, peers: Sequence[PeerAddress]) -> None:
+    async def dial(self, peers: Sequence[Unnamed]) -> None:
+        self._order += [peer.addresses[0] for peer in peers]
         async with trio.open_nursery() as nursery:
             for peer in peers:
                 nursery.start_soon(self._dial_one, peer)
 
-    async def _dial_one(self, peer: PeerAddress) -> None:
-        name = f"peer {peer}"
-        self._contacts.note(peer.host, self._endpoint.now())
-        try:
-            connection = await self._endpoint.connect(peer, timeout=DIAL_TIMEOUT)
-        except (PeerError, LocalError) as error:
-            self._prober.note_dial(str(peer), answered=False)
-            reason = str(error).removeprefix(f"dialing {peer}: ")
-            advice = "see whether it runs and its address is still right"
-            self.checks[peer] = Check(name, Status.FAIL, reason, advice)
+    def results(self) -> list[Check]:
+        """A check of each peer; a peer may still have thought better of it (it sees this node's membership
+        after this node has seen its own)."""
+        results = []
+        for address in self._order:
+            check, connection = self._checks[address]
+            if connection is not None and connection.close_reason is not None:
+                detail = f"connected, then it ended: {connection.close_reason}"
+                check = Check(check.name, Status.FAIL, detail, ADVICE[End.REFUSAL], Bearing.REFUSAL)
+            results.append(check)
+        return results
+
+    async def _dial_one(self, peer: Unnamed) -> None:
+        failure: tuple[End, Check] | None = None
+        for address in peer.addresses:
+            name = f"{peer.origin} peer {address}".lstrip()
+            self._contacts.note(address.host, self._endpoint.now())
+            try:
+                connection = await self._endpoint.connect(address, timeout=DIAL_TIMEOUT)
+            except (PeerError, LocalError) as error:
+                end = end_of(error)
+                if end is not End.OURS:
+                    self._prober.note_dial(str(address), answered=end is not End.SILENCE)
+                if failure is None or failure[0] in (End.SILENCE, End.OURS):
+                    reason = str(error).removeprefix(f"dialing {address}: ")
+                    failure = end, Check(name, Status.FAIL, reason, ADVICE[end], bearing_of(end, peer.origin))
+                continue
+            self._prober.note_dial(connection.peer_id, answered=True)
+            self.connected.append(connection)
+            self.ends.append(None)
+            detail = f"round trip {connection.rtt * 1000:.0f} ms"
+            check = Check(name, Status.PASS, detail, bearing=Bearing.WAY_IN)
+            self._checks[peer.addresses[0]] = check, connection
             return
-        self._prober.note_dial(connection.peer_id, answered=True)
-        self.connected.append(connection)
-        self.checks[peer] = Check(name, Status.PASS, f"round trip {connection.rtt * 1000:.0f} ms")
+        assert failure is not None
+        end, check = failure
+        self.ends.append(end)
+        self._checks[peer.addresses[0]] = check, None
 
 
-def _udp(connected: int, tried: int) -> Check:
+def bearing_of(end: End, origin: str = "") -> Bearing:
+    """What a failed dial means for the verdict; nobody vouches for what was remembered."""
+    if end is End.OURS or origin == "remembered":
+        return Bearing.NONE
+    return Bearing.SILENCE if end is End.SILENCE else Bearing.REFUSAL
+
+
+def _udp(ends: Sequence[End | None]) -> Check:
     name = "UDP out"
+    tried = [end for end in ends if end is not End.OURS]
     if not tried:
-        return Check(
-            name, Status.SKIP, "not checked: no peer is known", "name one with --peer, or in [swarm] peers"
-        )
-    if connected:
-        return Check(name, Status.PASS, f"{connected} of {tried} peers answered")
+        why, advice = "no peer is known", "name one with --peer, or in [swarm] peers"
+        if ends:
+            why, advice = "no peer can be dialed from here", "see why below"
+        return Check(name, Status.SKIP, f"not checked: {why}", advice)
+    answered = [end for end in tried if end is not End.SILENCE]
+    peers = f"{len(tried)} peer{'s' if len(tried) > 1 else ''}"
+    if answered:
+        besides = "" if None in answered else ", but none is a node that takes this one"
+        return Check(name, Status.PASS, f"{len(answered)} of {peers} answered{besides}")
     return Check(
         name,
         Status.FAIL,
-        f"none of {tried} peers answered",
+        f"none of {peers} answered",
         "if they run, this network blocks UDP: let it out, or take part through a relay over TCP",
     )
 
@@ -183,7 +294,7 @@ def _address(verdict: Reachability) -> Check:
     )
 
 
-def _mapping(verdict: Reachability, port: int) -> Check:
+def _mapping(verdict: Reachability, port: int | None) -> Check:
     name = "mapping"
     match verdict.mapping:
         case Mapping.NONE:
@@ -195,40 +306,42 @@ def _mapping(verdict: Reachability, port: int) -> Check:
                 name,
                 Status.FAIL,
                 "the NAT takes another outer port for each destination, so few peers can be punched to",
-                f"forward UDP port {port} to this machine in the router, else a relay is used",
+                "" if port is None else f"{_forward(port)}, else a relay is used",
             )
     return Check(name, Status.SKIP, "not checked: it takes two peers at different addresses that answer")
 
 
-def _filtering(verdict: Reachability, port: int) -> Check:
+def _filtering(verdict: Reachability, port: int | None) -> Check:
     name = "filtering"
     if verdict.filtering is Filtering.NONE:
         return Check(name, Status.PASS, f"anybody gets in ({verdict.reason})")
-    let_in = (
-        f"let UDP port {port} in through the firewall"
-        if verdict.mapping is Mapping.NONE
-        else f"forward UDP port {port} to this machine in the router"
-    )
+    let_in = ""
+    if port is not None:
+        untouched = verdict.mapping is Mapping.NONE
+        let_in = f"let UDP port {port} in through the firewall" if untouched else _forward(port)
+    spared = let_in and f"{let_in} to spare that"
     if verdict.filtering is Filtering.ADDRESS:
         detail = "only addresses that this node wrote to get in; others can be let in by hole punching"
-        return Check(
-            name, Status.PASS, detail, "" if verdict.reach is Reach.UNKNOWN else f"{let_in} to spare that"
-        )
+        return Check(name, Status.PASS, detail, "" if verdict.reach is Reach.UNKNOWN else spared)
     if verdict.filtering is Filtering.PORT:
         detail = "only addresses and ports that this node wrote to get in"
         if verdict.mapping is Mapping.DEPENDENT:
             return Check(name, Status.FAIL, detail, let_in)
-        return Check(
-            name,
-            Status.PASS,
-            detail + "; most others can be let in by hole punching",
-            f"{let_in} to spare that",
-        )
+        if verdict.mapping is Mapping.UNKNOWN:
+            detail += "; the mapping, which is not known, decides on hole punching"
+            return Check(name, Status.PASS, detail, spared)
+        return Check(name, Status.PASS, detail + "; most others can be let in by hole punching", spared)
     return Check(name, Status.SKIP, f"not known: {verdict.reason}")
 
 
-def _port_kept(verdict: Reachability, port: int) -> Check:
+def _forward(port: int) -> str:
+    return f"forward UDP port {port} to this machine in the router"
+
+
+def _port_kept(verdict: Reachability, port: int | None) -> Check:
     name = "port kept"
+    if port is None:
+        return Check(name, Status.SKIP, "not checked: a node that only asks takes any port")
     if verdict.port_kept is None:
         return Check(name, Status.SKIP, "not checked: no peer has said where it sees this node")
     if verdict.port_kept:

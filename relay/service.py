@@ -189,6 +189,8 @@ class RelayService:
         self._table.disconnected(peer_id)
 
     async def _reserve(self, stream: MuxedStream) -> None:
+        if not stream.carrier.is_open:
+            return  # it has hung up since, and nothing would end its reservation before its time
         peer_id, now = PeerId(stream.peer_id), self._clock()
         reservation = self._table.reserve(peer_id, origin(stream.remote), now, relayed=_is_relayed(stream))
         self._reserved_on[peer_id] = stream.carrier

@@ -50,6 +50,9 @@ CLOSE_SECONDS = 0.7  # to say goodbye to the network: three packets, 125 ms apar
 MAX_NAMES = 4096
 FLOOD_PAUSE = 60.0
 
+MAX_SAID = 64  # lines at debug level in a session, one a name and verdict: a network can name thousands
+MAX_SHOWN = 80  # characters of a name there
+
 
 class LanDiscovery:
     """Announces this node on its local network and finds others of its swarm."""
@@ -80,6 +83,7 @@ class LanDiscovery:
         self._on_found = on_found
         self._table = LanPeers(swarm, peer_id, ipv6=":" in self._host)
         self._pending: dict[str, None] = {}
+        self._said: set[tuple[str, str]] = set()
         self._names = 0
         self._asking = 0
         self._warned = False
@@ -119,6 +123,7 @@ class LanDiscovery:
             pause = RESCAN_SECONDS
             self._pending.clear()
             self._table.clear()
+            self._said.clear()
             self._names = 0
             try:
                 pause = FLOOD_PAUSE if await self._session(found) else 0.0
@@ -186,7 +191,10 @@ class LanDiscovery:
             return
         if state_change is ServiceStateChange.Added:
             self._names += 1
-        if self._table.wants(name):
+        reason = self._table.unwanted(name)
+        if reason:
+            self._say(name, f"ignored: {reason}")
+        else:
             self._pending[name] = None
             if len(self._pending) > MAX_PENDING:  # the oldest goes: it had its time, the newest may be honest
                 del self._pending[next(iter(self._pending))]
@@ -211,15 +219,29 @@ class LanDiscovery:
         try:
             if await info.async_request(zeroconf, REQUEST_MS):
                 self._take(info, found)
+            else:
+                self._say(info.name, "ignored: it was named, but told nothing more when asked")
         finally:
             self._asking -= 1
 
     def _take(self, info: AsyncServiceInfo, found: Found) -> None:
         said = Announcement(info.name, info.port or 0, info.parsed_addresses(), info.properties)
+        objection = self._table.objection(said)
+        self._say(info.name, f"ignored: {objection}" if objection else f"heard at {', '.join(said.hosts)}")
         peer = self._table.take(said, time.monotonic())
         if peer is not None:
             log.info("found %s on this network at %s", peer.peer_id, peer.addresses[0])
             found(peer)
+
+    def _say(self, name: str, what: str) -> None:
+        """What came of an announcement, once a session."""
+        if (name, what) in self._said or len(self._said) >= MAX_SAID or not log.isEnabledFor(logging.DEBUG):
+            return
+        self._said.add((name, what))
+        # anybody on the network chooses these characters
+        log.debug("announcement %s %s", ascii(name[:MAX_SHOWN]), what[: 4 * MAX_SHOWN])
+        if len(self._said) == MAX_SAID:
+            log.debug("further announcements are not told of")
 
     def _warn(self, why: str) -> None:
         if not self._warned:

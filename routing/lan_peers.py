@@ -126,8 +126,16 @@ class LanPeers:
 
     def wants(self, name: str) -> bool:
         """Whether an instance could be a peer of ours: asked before its records are looked at."""
+        return not self.unwanted(name)
+
+    def unwanted(self, name: str) -> str:
+        """Why an instance is passed over before its records are looked at, "" if it is not."""
         peer_id = self._peer_id(name)
-        return peer_id is not None and (peer_id in self._peers or len(self._peers) < MAX_PEERS)
+        if peer_id is None:
+            return "this node itself" if name == instance_name(self._own_id) else "no peer id in its name"
+        if peer_id not in self._peers and len(self._peers) >= MAX_PEERS:
+            return f"there are {MAX_PEERS} peers on this network already"
+        return ""
 
     def is_quiet(self, name: str, now: float) -> bool:
         """Whether the peer was reported a moment ago: look at its announcement later."""
@@ -144,6 +152,21 @@ class LanPeers:
         self._peers[peer.peer_id] = peer
         self._quiet_until[peer.peer_id] = now + REPORT_SECONDS
         return peer
+
+    def objection(self, announcement: Announcement) -> str:
+        """Why an announcement is none of a peer of ours, "" if it is."""
+        said = announcement.properties.get(b"swarm")
+        if said is None:
+            return "it names no swarm"
+        if said != self._swarm:
+            return "another swarm"
+        if self._peer_id(announcement.name) is None:
+            return self.unwanted(announcement.name)
+        if _port(announcement.properties.get(b"control")) is None or not 0 < announcement.port < 65536:
+            return "a port that is none"
+        if not any(map(self._reaches, announcement.hosts)):
+            return "no address of a local network that this node can dial"
+        return ""
 
     def drop(self, name: str) -> None:
         """An instance is announced no more."""
@@ -164,9 +187,7 @@ class LanPeers:
         peer_id = self._peer_id(announcement.name)
         properties = announcement.properties
         control = _port(properties.get(b"control"))
-        if peer_id is None or control is None or properties.get(b"swarm") != self._swarm:
-            return None
-        if not 0 < announcement.port < 65536:
+        if peer_id is None or control is None or self.objection(announcement):
             return None
         hosts = dict.fromkeys(host for host in announcement.hosts if self._reaches(host))
         addresses = tuple(PeerAddress(host, announcement.port, peer_id) for host in hosts)[:MAX_ADDRESSES]

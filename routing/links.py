@@ -234,6 +234,12 @@ class PeerLinks:
         if event is not None:
             event.set()
 
+    def standing_changed(self) -> None:
+        """This node can be reached otherwise than before: what failed may work now, and is tried anew."""
+        self._upgrades = Backoff(UPGRADE_RETRY, LAST_UPGRADE, FORGIVEN)
+        for peer_id in self._wanted:
+            self.news(peer_id)
+
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:

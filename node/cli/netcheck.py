@@ -14,7 +14,7 @@ from routing.errors import LocalError
 
 if TYPE_CHECKING:
     from node.config import NodeConfig, RelayConfig
-    from relay.netcheck import Report
+    from relay.netcheck import Check, Report, Unnamed
     from routing.byte_stream import ByteStream
     from routing.control_address import ControlAddress
     from routing.identity import Identity
@@ -33,8 +33,10 @@ def add_arguments(subparsers: Subparsers) -> None:
         run,
         "check how this node reaches the network and is reached",
         epilog=(
-            "One line a check: pass, fail or skip, what was found, what to do. It needs a peer to ask.\n"
-            "Exit code 0 if this node can take part in some way, through a relay if need be; else 1."
+            "One line a check: pass, fail or skip, what was found, what to do. It needs a peer to ask: from\n"
+            "--peer or the config; if none of them helps, on this network or of earlier days.\n"
+            "Exit code 0 if this node can take part in some way, through a relay if need be; 1 if it can\n"
+            "not, or if nobody was there to tell; 2 if its config or its files are wrong."
         ),
     )
     parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="this node's config (panal init)")
@@ -62,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for check in report.checks:
             print(check)
-        end = "can" if report.can_take_part else "can NOT"
-        print(f"\nThis node {end} take part: {_summary(report)}.")
+        print(f"\n{_summary(report)}.")
     return 0 if report.can_take_part else EXIT_FAILED
 
 
@@ -88,6 +89,7 @@ async def _check(args: argparse.Namespace) -> Report:
 
     from node.config import load_config
     from node.config.shape import DEFAULT_LISTEN
+    from node.swarm.carrying import Carrying
     from node.swarm.control import Control
     from node.swarm.relay_checks import check_relays, places
     from relay.netcheck import netcheck
@@ -95,18 +97,18 @@ async def _check(args: argparse.Namespace) -> Report:
     from routing.membership import Membership
     from routing.multiaddr import ListenAddress, PeerAddress
 
+    config = None if args.config is None else load_config(args.config)
     listen, backend, ca = ListenAddress.parse(DEFAULT_LISTEN), "qh3", None
     peers = [each for each in args.peer if isinstance(each, PeerAddress)]
     control_peers = [each for each in args.peer if not isinstance(each, PeerAddress)]
-    identity, membership = Identity.generate(), Membership()
-    if args.config is not None:
-        config = load_config(args.config)
+    identity, membership, forwardable = Identity.generate(), Membership(), True
+    if config is not None:
         listen, backend, ca = config.swarm.listen, config.swarm.backend, config.relay.ca
         peers = [*config.swarm.peers, *peers]
         control_peers = [*config.swarm.control_peers, *control_peers]
         identity, membership = _who(config)
+        forwardable = bool(config.serve) or config.relay.table.serve
     peers = list(dict.fromkeys(peers))
-    endpoint = _endpoint(listen, backend, identity, membership)
     control = Control(
         identity,
         membership,
@@ -115,17 +117,68 @@ async def _check(args: argparse.Namespace) -> Report:
         on_stream=_refuse,
         on_reservations=lambda: None,
     )
+    endpoint = (
+        _endpoint(listen, backend, identity, membership)
+        if forwardable
+        else _bound(listen.host, 0, backend, identity, membership)
+    )
+    carrying = Carrying(endpoint)
+    unnamed: list[PeerAddress] = []
+
+    async def elsewhere() -> tuple[list[Check], list[Unnamed]]:
+        checks, found = await _look_elsewhere(config, endpoint, membership)
+        unnamed.extend(address for each in found for address in each.addresses)
+        return checks, found
+
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)
+            await nursery.start(carrying.run)
             await nursery.start(control.run)
             report = await netcheck(
-                endpoint, peers, relay_checks=lambda: check_relays(control, places(control_peers, peers))
+                endpoint,
+                peers,
+                elsewhere=elsewhere,
+                relay_checks=lambda: check_relays(
+                    control, carrying, places(control_peers, [*peers, *unnamed])
+                ),
+                forwardable=forwardable,
             )
             nursery.cancel_scope.cancel()
     finally:
         endpoint.close()
     return report
+
+
+async def _look_elsewhere(
+    config: NodeConfig | None, endpoint: Endpoint, membership: Membership
+) -> tuple[list[Check], list[Unnamed]]:
+    """Peers on this network, as a running node would look for them, and those its memory holds."""
+    from node.swarm.place import Place
+    from node.swarm.unnamed_peers import lan_peers, remembered_peers
+    from relay.netcheck import Check, Status
+    from relay.targets import plain_host
+    from routing.remembered import RememberedPeers
+
+    swarm = membership.swarm
+    found: list[Unnamed] = []
+    loopback = plain_host(endpoint.local_address[0]) in ("127.0.0.1", "::1")
+    if loopback or (config is not None and not config.swarm.lan):
+        why = "this node listens on loopback only" if loopback else "[swarm] lan = false"
+        lan = Check("LAN", Status.SKIP, f"not looked for: {why}")
+    else:
+        lan, found = await lan_peers(endpoint, swarm)
+    if config is not None and config.identity_path.exists():
+        memory = Place.of(config).memory
+        if memory is not None and memory.exists():
+            remembered = RememberedPeers(memory)
+            try:
+                heard = [str(each.addresses[0].peer_id) for each in found]
+                named = [str(each.peer_id) for each in config.swarm.peers]
+                found = [*found, *remembered_peers(remembered, swarm, endpoint, [*heard, *named])]
+            finally:
+                remembered.close()
+    return [lan], found
 
 
 async def _refuse(stream: ByteStream, _: object) -> None:
@@ -144,11 +197,17 @@ def _only_client(ca: Path | None) -> RelayConfig:
 
 
 def _who(config: NodeConfig) -> tuple[Identity, Membership]:
-    """The config's node in a private swarm; else nobody, whom peers can't take for a running node."""
+    """The config's node in a private swarm; else nobody, whom peers can't take for a running node.
+
+    Raises:
+        LocalError: the key file or the member certificate cannot be used, as `panal run` would say.
+    """
     from routing.identity import Identity
     from routing.membership import Membership
 
     if not config.swarm.swarm.is_private:
+        if config.identity_path.exists():
+            Identity.load(config.identity_path)
         return Identity.generate(), Membership(config.swarm.swarm)
     from node.swarm.node import load_membership
     from node.swarm.place import Place
@@ -159,17 +218,10 @@ def _who(config: NodeConfig) -> tuple[Identity, Membership]:
 
 def _endpoint(listen: ListenAddress, backend: str, identity: Identity, membership: Membership) -> Endpoint:
     """On the node's own port, or, if the node is running, on another: what the router does is the same."""
-    from routing.quic.endpoint import Endpoint
-
-    def bound(port: int) -> Endpoint:
-        return Endpoint(
-            identity, listen=(listen.host, port), backend=backend, accept=False, membership=membership
-        )
-
     try:
-        return bound(listen.port)
+        return _bound(listen.host, listen.port, backend, identity, membership)
     except LocalError:
-        endpoint = bound(0)
+        endpoint = _bound(listen.host, 0, backend, identity, membership)
     port = endpoint.local_address[1]
     print(
         f"panal: port {listen.port} is in use (by this node?), checking with port {port}: "
@@ -179,8 +231,15 @@ def _endpoint(listen: ListenAddress, backend: str, identity: Identity, membershi
     return endpoint
 
 
+def _bound(host: str, port: int, backend: str, identity: Identity, membership: Membership) -> Endpoint:
+    from routing.quic.endpoint import Endpoint
+
+    return Endpoint(identity, listen=(host, port), backend=backend, accept=False, membership=membership)
+
+
 def _summary(report: Report) -> str:
-    if not report.can_take_part:
-        return "no peer and no relay can be reached"
-    verdict = report.reachability
-    return f"its reach is {verdict.reach} ({verdict.reason})"
+    from relay.netcheck import Verdict
+
+    if report.verdict is Verdict.UNKNOWN:
+        return f"Whether this node can take part is unknown: {report.reason}"
+    return f"This node {'can' if report.can_take_part else 'can NOT'} take part: {report.reason}"

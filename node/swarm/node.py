@@ -310,8 +310,7 @@ class SwarmNode:
     def _reachability_changed(self, reachability: Reachability) -> None:
         self._announcer.changed()
         self._watching.reached(reachability)
-        for peer_id in self.links.wanted:
-            self.links.news(peer_id)
+        self.links.standing_changed()
 
     def _heard(self, offer: Offer) -> None:
         if offer.clone is not None:

@@ -1,4 +1,8 @@
-"""The part of `panal netcheck` that goes over TCP: who takes it, and who relays for this node."""
+"""The part of `panal netcheck` over TCP: who takes it, who is a node of this swarm, and who relays.
+
+That somebody takes TCP proves little. A node of this swarm is one that QUIC, carried in that connection,
+leads to; a relay is of use once it has granted a reservation.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,18 @@ from dataclasses import dataclass
 
 import trio
 
+from node.swarm.carrying import Carrying
 from node.swarm.control import Control
 from relay.circuit import CircuitRefused, RelayReservation
+from relay.dial_ends import ADVICE, End, end_of
 from relay.hop_wire import HOP_PROTOCOL, Limit, Status
-from relay.netcheck import Check
+from relay.netcheck import Bearing, Check, bearing_of
 from relay.netcheck import Status as Verdict
 from routing.control_address import ControlAddress
 from routing.errors import LocalError, PeerError
 from routing.multiaddr import PeerAddress
+from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
+from routing.quic.connection import CLOSE_NORMAL
 
 CONNECT_TIMEOUT = 8.0
 """Seconds for one address: TCP, TLS, WebSocket and Noise are some eight round trips."""
@@ -54,15 +62,16 @@ def places(control_peers: Iterable[ControlAddress], peers: Iterable[PeerAddress]
     return found[:MAX_CHECKED]
 
 
-async def check_relays(control: Control, where: Sequence[Place]) -> list[Check]:
-    """Two checks for each address that is reached, `TCP ...` and `relay ...`; one for each that is not.
+async def check_relays(control: Control, carrying: Carrying, where: Sequence[Place]) -> list[Check]:
+    """Checks `TCP ...`, `relay ...` and for panal nodes `QUIC over TCP ...` for each address that is reached;
+    one for each that is not.
 
     Guesses that prove wrong are left out.
     """
     found: dict[Place, list[Check]] = {}
 
     async def check(place: Place) -> None:
-        found[place] = await _check(control, place)
+        found[place] = await _check(control, carrying, place)
 
     async with trio.open_nursery() as nursery:
         for place in where:
@@ -70,41 +79,65 @@ async def check_relays(control: Control, where: Sequence[Place]) -> list[Check]:
     return [each for place in where for each in found[place]]
 
 
-async def _check(control: Control, place: Place) -> list[Check]:
+async def _check(control: Control, carrying: Carrying, place: Place) -> list[Check]:
     address = place.address
-    name = f"{'WebSocket' if address.transport != 'tcp' else 'TCP'} {address}"
+    kind = "TCP" if address.transport == "tcp" else "WebSocket"
+    name = f"{kind} {address}"
     assert address.peer_id is not None
     try:
         await control.connect(address, timeout=CONNECT_TIMEOUT)
         took = [await control.host.ping(address.peer_id, timeout=ANSWER_TIMEOUT) for _ in range(PINGS)]
     except (PeerError, LocalError) as error:
-        if place.guessed:
+        end = end_of(error)
+        if place.guessed and end is not End.OTHER_PEER:
             return []
         reason = str(error).removeprefix(f"{address}: ")
-        advice = (
-            "see whether it runs and its address is still right; where only HTTPS gets out, a relay's "
-            "WebSocket on port 443 may"
-        )
-        return [Check(name, Verdict.FAIL, reason, advice)]
-    reached = Check(name, Verdict.PASS, f"round trip {statistics.median(took) * 1000:.0f} ms")
-    return [reached, await _check_reservation(control, address)]
-
-
-async def _check_reservation(control: Control, address: ControlAddress) -> Check:
-    name = f"relay {address}"
-    assert address.peer_id is not None
+        advice = ADVICE[end]
+        if end is End.SILENCE:
+            advice += "; where only HTTPS gets out, a relay's WebSocket on port 443 may"
+        return [Check(name, Verdict.FAIL, reason, advice, bearing_of(end))]
+    detail = f"round trip {statistics.median(took) * 1000:.0f} ms"
     info = None
     with trio.move_on_after(ANSWER_TIMEOUT):
         info = await control.host.wait_identified(address.peer_id)
-    if info is None or HOP_PROTOCOL not in info.protocols:
+    protocols = () if info is None else info.protocols
+    found = [Check(name, Verdict.PASS, detail, bearing=Bearing.ANSWER)]
+    if DATAGRAMS in protocols:
+        found.append(await _check_carried(control, carrying, address, f"QUIC over {kind} {address}"))
+    return [*found, await _check_reservation(control, address, relays=HOP_PROTOCOL in protocols)]
+
+
+async def _check_carried(control: Control, carrying: Carrying, address: ControlAddress, name: str) -> Check:
+    """Whether it is a node of this swarm, by the handshake that all nodes make."""
+    assert address.peer_id is not None
+    try:
+        stream = await control.stream_to(address, DATAGRAMS, timeout=CONNECT_TIMEOUT)
+        connection = await carrying.connect(address.peer_id, stream)
+    except (PeerError, LocalError) as error:
+        end = end_of(error)
+        _, _, reason = str(error).rpartition(f"{address}: ")
+        # it is there: TCP was answered
+        advice = ADVICE[End.REFUSAL if end is End.SILENCE else end]
+        return Check(name, Verdict.FAIL, reason, advice, bearing_of(end))
+    connection.shut(CLOSE_NORMAL, "checked")
+    return Check(name, Verdict.PASS, "a node of this swarm", bearing=Bearing.WAY_IN)
+
+
+async def _check_reservation(control: Control, address: ControlAddress, *, relays: bool) -> Check:
+    name = f"relay {address}"
+    assert address.peer_id is not None
+    if not relays:
         return Check(name, Verdict.SKIP, "it does not relay for others")
     try:
         await control.show_membership(address)
-        return Check(name, Verdict.PASS, _granted(await control.client.reserve(address)))
+        detail = _granted(await control.client.reserve(address))
+        return Check(name, Verdict.PASS, detail, bearing=Bearing.WAY_IN)
     except CircuitRefused as error:
-        return Check(name, Verdict.FAIL, str(error).removeprefix(f"relay {address} "), _advice(error.status))
+        reason = str(error).removeprefix(f"relay {address} ")
+        return Check(name, Verdict.FAIL, reason, _advice(error.status), Bearing.REFUSAL)
     except (PeerError, LocalError) as error:
-        return Check(name, Verdict.FAIL, str(error), "name another relay in [swarm] peers")
+        reason, advice = str(error).removeprefix(f"{address} "), "name another relay in [swarm] peers"
+        return Check(name, Verdict.FAIL, reason, advice, Bearing.REFUSAL)
 
 
 def _granted(reservation: RelayReservation) -> str:

@@ -25,6 +25,9 @@ from routing.quic.certificate import (
 
 ALPN = "libp2p"
 
+OTHER_PEER = "answered instead of"
+"""In a refusal because of who the peer is; all others are about its certificate or its membership."""
+
 # AES-128-GCM first: the fastest with AES instructions, and everybody speaks it.
 CIPHER_SUITES = [
     tls.CipherSuite.AES_128_GCM_SHA256,
@@ -88,7 +91,7 @@ class MutualContext(tls.Context):  # type: ignore[misc]
         except BadCertificate as error:
             self._refuse(tls.AlertBadCertificate, str(error))
         if self._expected_peer_id is not None and peer_id != self._expected_peer_id:
-            self._refuse(tls.AlertBadCertificate, f"{peer_id} answered instead of {self._expected_peer_id}")
+            self._refuse(tls.AlertBadCertificate, f"{peer_id} {OTHER_PEER} {self._expected_peer_id}")
         objection = check_proof(self._swarm, shown, peer_id, now.timestamp())
         if objection:
             self._refuse(AlertAccessDenied, f"{peer_id} {objection}")

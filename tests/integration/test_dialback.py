@@ -471,14 +471,6 @@ def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
 
 
-def test_the_command_without_peers_fails_and_says_what_to_do() -> None:
-    done = panal("netcheck")
-    assert done.returncode == 1
-    assert "name one with --peer" in done.stdout
-    assert "can NOT take part" in done.stdout
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.slow
 def test_in_a_private_swarm_the_command_asks_as_the_member_it_is(tmp_path: Path) -> None:
     key = tmp_path / "swarm.key"

@@ -102,10 +102,15 @@ def test_where_udp_is_blocked_the_node_cannot_take_part_without_a_relay(wan: Wan
     assert "can NOT take part" in lines[-1]
 
 
-def test_a_config_names_the_peers_and_a_running_node_is_left_alone(wan: Wan, tmp_path: Path) -> None:
+def test_a_config_names_the_peers_and_a_running_node_is_left_alone(
+    wan: Wan, tmp_path: Path, demo_model: Path
+) -> None:
     config = tmp_path / "node.toml"
     command = [sys.executable, "-m", "node.cli.main", "init", "--dir", str(tmp_path)]
-    subprocess.run([*command, f"--peer={wan.peers[0]}"], check=True, capture_output=True)
+    # a node that serves: one that only asks has no port that could be in use
+    subprocess.run(
+        [*command, f"--serve={demo_model}", f"--peer={wan.peers[0]}"], check=True, capture_output=True
+    )
     holder = "import socket, sys\ns = socket.socket(type=socket.SOCK_DGRAM)\ns.bind(('', 4190))\n"
     with wan.lab.popen(
         "public",
@@ -159,7 +164,7 @@ def test_where_udp_is_blocked_a_relay_is_enough_to_take_part(wan: Wan, relays: d
     done = wan.netcheck("blocked", f"--peer=/ip4/{ip}/udp/{PORT}/quic-v1/p2p/{peer_id}")
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
-    assert any(line.startswith("fail  UDP out: none of 1 peers answered") for line in lines)
+    assert any(line.startswith("fail  UDP out: none of 1 peer answered") for line in lines)
     # that it takes TCP at the port of its UDP address was a guess
     assert any(
         line.startswith(f"pass  TCP /ip4/{ip}/tcp/{PORT}/p2p/{peer_id}: round trip ") for line in lines
@@ -180,6 +185,9 @@ def test_relays_that_do_not_help_say_why(wan: Wan, relays: dict[str, str]) -> No
     members = checks[f"relay {at('members')}"]
     assert members["status"] == "fail" and "PERMISSION_DENIED" in members["detail"]
     assert "panal swarm join" in members["advice"]
+    members = checks[f"QUIC over TCP {at('members')}"]
+    assert members["status"] == "fail" and "belongs to another swarm" in members["detail"]
+    assert checks[f"QUIC over TCP {at('no-relay')}"]["status"] == "pass"
     assert checks[f"TCP {at('members')}"]["status"] == checks[f"TCP {at('no-relay')}"]["status"] == "pass"
     other = checks[f"relay {at('no-relay')}"]
     assert (other["status"], other["detail"]) == ("skip", "it does not relay for others")
