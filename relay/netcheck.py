@@ -271,7 +271,7 @@ def _udp(ends: Sequence[End | None]) -> Check:
             why, advice = "no peer can be dialed from here", "see why below"
         return Check(name, Status.SKIP, f"not checked: {why}", advice)
     answered = [end for end in tried if end is not End.SILENCE]
-    peers = f"{len(tried)} peer{'s' if len(tried) > 1 else ''}"
+    peers = f"{len(tried)} peers"
     if answered:
         besides = "" if None in answered else ", but none is a node that takes this one"
         return Check(name, Status.PASS, f"{len(answered)} of {peers} answered{besides}")

@@ -158,6 +158,7 @@ class PeerLinks:
         self._links: dict[str, Link] = {}
         self._serving: dict[str, holdings.Holdings] = {}  # what each peer that counts as connected serves
         self._failures: dict[str, str] = {}
+        self._failed_ways: dict[str, set[Way]] = {}  # of peers that are not connected
         self._missing: dict[str, float] = {}
         self._tried: set[str] = set()
         self._tried_only: set[str] = set()
@@ -228,6 +229,16 @@ class PeerLinks:
             if peer_id not in self._tried_only
         }
 
+    def reason(self, peer_id: str) -> str:
+        """Why a wanted peer is not connected now; "" if no try of it has failed yet."""
+        return self._failures.get(peer_id, "")
+
+    def is_under_way(self, peer_id: str) -> bool:
+        """Whether a peer that is not connected may be soon: it is wanted, and a way to it has not failed yet."""
+        if peer_id not in self._wanted or self.find(peer_id) is not None:
+            return False
+        return bool(self._first_ways(peer_id) - self._failed_ways.get(peer_id, set()))
+
     def news(self, peer_id: str) -> None:
         """Something changed about a peer: it connected to us, or said how it can be reached."""
         event = self._news.get(peer_id)
@@ -268,17 +279,21 @@ class PeerLinks:
             return  # wanted anew before this task had ended: all that follows is its successor's
         self._links.pop(peer_id, None)
         self._failures.pop(peer_id, None)
+        self._failed_ways.pop(peer_id, None)
         self._missing.pop(peer_id, None)
         self._news.pop(peer_id, None)
 
     async def _keep_once(self, peer_id: str) -> None:
+        tried = self._first_ways(peer_id)
         try:
             connection, route = await self._reach(peer_id)
             told = await ask_holdings(connection)
         except (PeerError, LocalError) as error:
+            self._failed_ways.setdefault(peer_id, set()).update(tried)
             await self._failed(peer_id, str(error))
             return
         self._failures.pop(peer_id, None)
+        self._failed_ways.pop(peer_id, None)
         self._take(peer_id, connection, route, told.name)
         self._serving[peer_id] = told
         self._on_connected(peer_id, told)
@@ -332,6 +347,10 @@ class PeerLinks:
             for connection in self._endpoint.connections_to(peer_id)
         ]
         return min(found, key=lambda each: each[1].rank, default=None)
+
+    def _first_ways(self, peer_id: str) -> set[Way]:
+        """Those that need no connection to it."""
+        return {each.way for each in self._wayfinder.attempts(peer_id) if not needs_connection(each.way)}
 
     async def _reach(self, peer_id: str) -> tuple[Connection, Route]:
         existing = self._existing(peer_id)

@@ -86,7 +86,7 @@ async def generate(
         if not quiet:
             print(text, end="", flush=True)
 
-    async with configured_backbone(config, say.report) as live:
+    async with configured_backbone(config, say.report, prompt=prompt) as live:
         say.clear()
         return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
 

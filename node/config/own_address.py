@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import socket
 
 from routing.multiaddr import ListenAddress
@@ -15,14 +16,15 @@ def dialable(listen: ListenAddress) -> ListenAddress:
     """`listen` with, for "0.0.0.0" or "::", the address the system would use to leave: most likely what
     others on the network reach this machine by.
 
-    A UDP socket is connected to a far address, which sends nothing, and asked for its own end. A machine
-    without a network gets its loopback address. A router's outer address is not found out, and the port
+    A UDP socket is connected to a far address, which sends nothing, and asked for its own end. Where there is
+    no way far away (a cable between two machines) it is the first address of an interface, and without any
+    network the loopback address. A router's outer address is not found out, and the port
     stays what it is, 0 too. An address of one interface is returned as it is.
     """
     if listen.host == "0.0.0.0":
-        host = _way_out(socket.AF_INET) or "127.0.0.1"
+        host = _way_out(socket.AF_INET) or _of_interface() or "127.0.0.1"
     elif listen.host == "::":  # such a socket of ours takes IPv4 as well (routing.quic.udp)
-        host = _way_out(socket.AF_INET6) or _way_out(socket.AF_INET) or "::1"
+        host = _way_out(socket.AF_INET6) or _way_out(socket.AF_INET) or _of_interface() or "::1"
     else:
         return listen
     return ListenAddress(host, listen.port)
@@ -37,3 +39,12 @@ def _way_out(family: socket.AddressFamily) -> str | None:
     except OSError:
         return None
     return None if "%" in host else host  # link-local: its zone means nothing on another machine
+
+
+def _of_interface() -> str | None:
+    """The first IPv4 address of an interface besides loopback; a link-local one only if there is no other."""
+    import ifaddr
+
+    every = [ip.ip for each in ifaddr.get_adapters() for ip in each.ips if isinstance(ip.ip, str)]
+    usable = [host for host in every if not ipaddress.ip_address(host).is_loopback]
+    return min(usable, key=lambda host: ipaddress.ip_address(host).is_link_local, default=None)

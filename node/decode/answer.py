@@ -12,10 +12,12 @@ import msgspec
 import trio
 
 from node.config import NodeConfig
+from node.decode.backbone import Backbone
 from node.decode.ledger import TripsReport
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.session import Session
 from node.engine import library as llama
+from node.engine.library import EngineError
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import TextStream, Tokenizer
 from node.importing import Progress
@@ -71,13 +73,17 @@ class Answer:
 
 @asynccontextmanager
 async def configured_backbone(
-    config: NodeConfig, progress: Progress | None = None
+    config: NodeConfig, progress: Progress | None = None, *, prompt: str | None = None
 ) -> AsyncIterator[LiveBackbone]:
     """The config's backbone with all its experts in reach.
 
     Cells that the config also serves are computed at home.
 
+    Args:
+        prompt: what will be asked, looked at before anybody is waited for.
+
     Raises:
+        EngineError: the prompt has no tokens, or more than the context.
         LocalError: model, identity or library cannot be used.
         NotCovered: experts that neither this node nor a connected peer holds.
     """
@@ -101,10 +107,26 @@ async def configured_backbone(
             deadline=wanted.deadline,
         )
         async with live_backbone(library, stored, place=place, settings=settings, home=home) as live:
-            if progress:
-                progress("looking for the peers that hold the experts", 0, 0)
-            await live.covered()
+            if prompt is not None:
+                check_prompt(live.backbone, prompt)
+            await live.covered(progress=progress or _unseen)
             yield live
+
+
+def check_prompt(backbone: Backbone, prompt: str) -> None:
+    """Refuse what no pass can be made of.
+
+    Raises:
+        EngineError: the prompt has no tokens, or more than the context.
+    """
+    tokens = Tokenizer(backbone.model).encode(prompt)
+    if not tokens:
+        raise EngineError("the prompt is empty, and this model needs at least one token: give it some text")
+    Session(backbone).append(tokens)
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""
 
 
 def answer(

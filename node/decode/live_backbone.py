@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ import trio
 
 from node.decode.backbone import Backbone
 from node.decode.expert_port import SwarmPort
+from node.decode.not_covered import PENDING, Asked, NotCovered, describe
 from node.engine.expert_holes import ExpertPort
 from node.engine.kernels import Kernels
 from node.engine.library import Library
+from node.importing import Progress
 from node.model.manifest import Manifest
 from node.model.store import StoredModel
 from node.serve.cells import Cells
@@ -21,8 +24,6 @@ from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
 from node.swarm.watching import Watching
 from routing.dispatch.call import WireSettings
-from routing.dispatch.errors import name_experts
-from routing.errors import PeerError
 from routing.table import CallShape, HolderTable
 from routing.wire.codecs import CODEC_NAMES, Codec
 from routing.wire.experts import Combine
@@ -31,28 +32,27 @@ from routing.wire.messages import VERSION
 
 T = TypeVar("T")
 
-COVER_SECONDS = 5.0
-"""How long a backbone waits for configured peers to connect before it says what is missing."""
+COVER_SECONDS = 3.0
+"""How long a backbone waits at least before it says what is missing: peers of the same network are heard within
+one or two, and a server that is just being started answers the third dial."""
 
 REACH_SECONDS = 20.0
-"""The same while peers are known to hold what is missing and are still being reached, perhaps by a relay:
-TCP, two handshakes and a circuit are some twelve round trips."""
+"""How long it waits at most while a way to a peer is being tried, perhaps by a relay: TCP, two handshakes and a
+circuit are some twelve round trips."""
+
+NEWS_SECONDS = 1.0
+"""How long it waits for what the peer reached last may tell: its table of adverts, or what it serves."""
+
+BEGUN_SECONDS = 12.0
+"""A peer that has begun no longer ago is still finding out how it can be reached, and then asks for relays."""
 
 COVER_GRACE = 0.3
 """How long it waits for all of them first: peers that answer at once should take part in the first pass."""
 
 COVER_POLL = 0.01
 
-NAMED_LAYERS = 4
-"""Layers named in one line about missing experts."""
-
-
-NAMED_FAILURES = 8
-"""Peers named there that do not answer: adverts may tell of thousands."""
-
-
-class NotCovered(PeerError):
-    """Experts that no connected peer holds."""
+SAY_SECONDS = 1.0
+"""Waiting that is over sooner is not announced."""
 
 
 @dataclass(frozen=True)
@@ -87,42 +87,45 @@ class LiveBackbone:
         """Run something that makes passes, on a thread; cancelling ends its next wait for experts."""
         return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=False)
 
-    async def covered(self, seconds: float = COVER_SECONDS) -> None:
-        """Wait until every expert has a holder.
+    async def covered(
+        self, seconds: float = COVER_SECONDS, progress: Progress = lambda what, done, total: None
+    ) -> None:
+        """Wait until every expert has a holder, or nobody is left who may turn out to be one.
+
+        Args:
+            seconds: to wait at least.
+            progress: told after SAY_SECONDS how far this is.
 
         Raises:
             NotCovered: names the layers, the experts and the peers that do not answer.
         """
+        begun = last_hope = trio.current_time()
         with trio.move_on_after(COVER_GRACE):
             await self.links.first_round()
-        begun = trio.current_time()
         while self.table.missing():
-            patience = max(seconds, REACH_SECONDS) if self._is_hopeful() else seconds
-            if trio.current_time() - begun >= patience:
+            now = trio.current_time()
+            if self.node.is_looking or any(map(self._is_on_its_way, self._sought())):
+                last_hope = now
+            if now - begun >= seconds and now - last_hope >= NEWS_SECONDS:
                 break
+            if now - begun >= max(seconds, REACH_SECONDS):
+                break
+            if now - begun >= SAY_SECONDS:
+                progress(self._so_far(), 0, 0)
             await trio.sleep(COVER_POLL)
         missing = self.table.missing()
         if not missing:
             return
-        failures = [
-            reason if label in reason else f"{label}: {reason}"
-            for label, reason in self.node.failures().items()
-        ]
-        failures += [
-            f"{peer} {', '.join(told) or 'serves nothing'}, asked is {self.backbone.stored.model_id[:12]}"
-            for peer, told in self.table.strangers().items()
-        ]
-        named = [
-            f"layer {layer}: {name_experts(experts)}"
-            for layer, experts in list(missing.items())[:NAMED_LAYERS]
-        ]
-        more = f" and {len(missing) - NAMED_LAYERS} more layers" if len(missing) > NAMED_LAYERS else ""
-        if len(failures) > NAMED_FAILURES:
-            failures[NAMED_FAILURES:] = [f"and {len(failures) - NAMED_FAILURES} more"]
-        because = f" ({'; '.join(failures)})" if failures else ""
-        raise NotCovered(
-            f"no connected peer holds {'; '.join(named)}{more}{because}: start them or add their address"
+        pending = {self.node.ways.label(each): PENDING for each in self._sought() if self._is_silent(each)}
+        swarm = self.node.place.swarm
+        asked = Asked(
+            pending | self.node.failures(),
+            self.table.strangers(),
+            self.backbone.stored.model_id,
+            lan=swarm.lan,
+            configured=bool(swarm.peers or swarm.control_peers),
         )
+        raise NotCovered(describe(missing, asked))
 
     def routes(self) -> list[dict[str, object]]:
         """How each connected peer that holds experts of the model is reached, for people and programs."""
@@ -145,20 +148,33 @@ class LiveBackbone:
                 )
         return found
 
-    def _is_hopeful(self) -> bool:
-        """Whether a peer that says it holds experts of this model is on its way.
+    def _sought(self) -> set[str]:
+        """Peers that hold experts of this model, or may: those that are dialed and have told nothing yet."""
+        model_id, table = self.backbone.stored.model_id, self.node.table
+        untold = {peer_id for peer_id in self.links.wanted if table.get(peer_id) is None}
+        return untold | {row.advert.peer_id for row in table.holders_of(model_id)}
 
-        So is one that has only just begun: it finds out how it can be reached, and then asks for relays.
-        """
-        failures = self.links.failures()
-        for row in self.node.table.holders_of(self.backbone.stored.model_id):
-            advert = row.advert
-            undecided = advert.reach == "unknown" or (advert.reach == "private" and not advert.relays)
-            if self.links.link(advert.peer_id) is None and (
-                undecided or self.node.ways.label(advert.peer_id) not in failures
-            ):
-                return True
-        return False
+    def _is_on_its_way(self, peer_id: str) -> bool:
+        """Whether a peer may be connected soon."""
+        if self.links.find(peer_id) is not None:
+            return False
+        if peer_id not in self.links.wanted or self.links.is_under_way(peer_id):
+            return True  # the former has to wait for its turn (node.swarm.finding)
+        row = self.node.table.get(peer_id)
+        if row is None:
+            return False
+        undecided = row.advert.reach == "unknown" or (row.advert.reach == "private" and not row.advert.relays)
+        return undecided and abs(time.time() - row.advert.issued_at) < BEGUN_SECONDS
+
+    def _is_silent(self, peer_id: str) -> bool:
+        return self.links.find(peer_id) is None and not self.links.reason(peer_id)
+
+    def _so_far(self) -> str:
+        sought = self._sought()
+        if not sought:
+            return "looking for experts: nobody who may hold them is known yet"
+        reached = sum(self.links.find(peer_id) is not None for peer_id in sought)
+        return f"looking for experts: {reached} of {len(sought)} peers reached"
 
 
 @asynccontextmanager

@@ -49,6 +49,9 @@ class DirectoryKeeper:
         is_server: whether this node should answer the DHT's questions now.
         in_touch: whether any peer of the swarm is connected: news comes from there.
         on_panal_peer: told of configured control peers that are panal nodes.
+
+    Attributes:
+        has_looked: the first search is over.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class DirectoryKeeper:
         self._in_touch = in_touch
         self._on_panal_peer = on_panal_peer
         self._failures: dict[ControlAddress, str] = {}
+        self.has_looked = False
 
     def failures(self) -> dict[str, str]:
         """Configured control addresses that cannot be reached now, with the reason."""
@@ -99,6 +103,7 @@ class DirectoryKeeper:
                 self._directory.set_mode(Mode.SERVER if self._is_server() else Mode.CLIENT)
                 published = self._advert()
                 joined = await self._round()
+                self.has_looked = True
                 if joined and self._in_touch():
                     pause = PAUSE
                 with trio.move_on_after(pause):

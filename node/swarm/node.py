@@ -10,32 +10,31 @@ from dataclasses import dataclass, field
 
 import trio
 
-from node.config.own_address import dialable
 from node.swarm import dial_me
-from node.swarm.announcing import Announcer, Offered, Places
+from node.swarm.announcing import Announcer, Offered
 from node.swarm.candidates import Candidates
 from node.swarm.control import Control
 from node.swarm.dial_me import DialMeService
 from node.swarm.directory_keeper import DirectoryKeeper
 from node.swarm.finding import Finder
 from node.swarm.meeting import Meetings
+from node.swarm.memory import Memory
 from node.swarm.place import Place
+from node.swarm.relay_keeper import RelayKeeper
 from node.swarm.watching import NOBODY, Watching
 from node.swarm.ways import Ways, standing_of
+from node.swarm.whereabouts import Whereabouts, is_ip
 from node.swarm_files import read_member
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
 from relay.dialback import DialBackService
-from relay.prober import ReachProber, own_host
+from relay.prober import ReachProber
 from relay.probes import Probes
 from relay.punch import Puncher
 from relay.reachability import Reachability
-from relay.targets import plain_host
 from routing.advert_rows import Offer
 from routing.adverts import AdvertTable
 from routing.byte_stream import ByteStream, Meter
-from routing.control_address import ControlAddress
-from routing.dial_limits import networks_of, reachable_from
 from routing.errors import LocalError
 from routing.exchange import AdvertExchange
 from routing.identity import PeerId
@@ -43,7 +42,6 @@ from routing.lan import LanDiscovery
 from routing.libp2p.directory import Directory
 from routing.links import PeerLinks
 from routing.membership import Membership, check_member
-from routing.multiaddr import ListenAddress
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.errors import StreamClosed
@@ -52,7 +50,7 @@ from routing.remembered import RememberedPeers
 from routing.routes import Standing
 from routing.wire import exchange as exchange_wire
 from routing.wire import holdings
-from routing.wire.advert import CLOCK_SKEW, Advert, SignedAdvert
+from routing.wire.advert import CLOCK_SKEW, Advert
 from routing.wire.holdings import Holdings
 from routing.wire.messages import VERSION
 
@@ -63,12 +61,6 @@ EXPIRY_SECONDS = 1.0
 
 REMEMBER_SECONDS = 60.0
 """Between writings of who is connected; who is new is written down within EXPIRY_SECONDS."""
-
-RELAY_LOOK_SECONDS = 2.0
-"""Between looks at whether relays are needed, and which there are."""
-
-UNDECIDED_SECONDS = 8.0
-"""A node that does not know by then whether it can be reached asks for relays as if it could not."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +90,7 @@ class SwarmNode:
         links: the peers kept connected.
         prober: what is known of this node's own reachability.
         control: the control plane; None where the config has switched it off.
+        whereabouts: where this node is.
     """
 
     def __init__(
@@ -124,7 +117,7 @@ class SwarmNode:
         swarm = self.membership.swarm
         self.table = AdvertTable(swarm.id, identity.peer_id, self._instance, self._check_member)
         self.exchange = AdvertExchange(self.table, time.time, self._heard)
-        self._remembered = None if place.memory is None else RememberedPeers(place.memory)
+        remembered = None if place.memory is None else RememberedPeers(place.memory)
         listen = place.swarm.listen
         self.endpoint = Endpoint(
             identity,
@@ -139,7 +132,11 @@ class SwarmNode:
         self.prober = ReachProber(probes, on_change=self._reachability_changed)
         self._dial_backs = DialBackService(probes)
         self._puncher = Puncher(probes, self.prober.candidates, on_connected=self._punched)
-        self.candidates = Candidates(self.table, self._own_hosts)
+        named = [each.host for each in place.swarm.peers]
+        named += [each.host for each in place.swarm.control_peers if is_ip(each.host)]
+        self.whereabouts = Whereabouts(self.endpoint, self.prober, place.relay, lambda: self.control, named)
+        self.candidates = Candidates(self.table, self.whereabouts.hosts)
+        self._memory = Memory(remembered, self.table, self.candidates, self.endpoint, identity.peer_id)
         self.candidates.configure(
             [*place.swarm.peers, *place.swarm.control_peers],
         )
@@ -180,11 +177,11 @@ class SwarmNode:
             identity,
             self.membership,
             self.exchange,
-            self._remembered,
+            remembered,
             instance=self._instance,
             lifetime=place.swarm.advert_seconds,
             offered=role.offered,
-            places=self._places,
+            places=self.whereabouts.places,
             standing=lambda: self.standing,
             own_seq=lambda: self.table.own_seq,
         )
@@ -199,18 +196,19 @@ class SwarmNode:
     @property
     def address(self) -> str:
         """Where others on the network reach it: what they put into their peers."""
-        bound = dialable(ListenAddress(*self.endpoint.local_address))
-        return f"{bound}/p2p/{self.identity.peer_id}"
+        return f"{self.whereabouts.inner}/p2p/{self.identity.peer_id}"
 
     @property
     def relay_addresses(self) -> list[str]:
         """Where it takes connections as a relay; empty if it is none."""
-        if self.control is None or self.control.service is None:
-            return []
-        places = self._control_places(
-            self.control, [dialable(ListenAddress(*self.endpoint.local_address)).host]
-        )
-        return [f"{place}/p2p/{self.identity.peer_id}" for place in places]
+        return self.whereabouts.relay_addresses()
+
+    @property
+    def is_looking(self) -> bool:
+        """Whether the DHT is being asked for the first time: peers may come from there."""
+        if self.control is None or not self.place.swarm.control_peers:
+            return False
+        return self._keeper is None or not self._keeper.has_looked
 
     def failures(self) -> dict[str, str]:
         """Peers that this node wants and does not reach now, by label or address, with the reason."""
@@ -219,7 +217,7 @@ class SwarmNode:
     def close(self) -> None:
         """Release what was opened, of a node that was never run."""
         self.endpoint.close()
-        self._close_memory()
+        self._memory.close()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be in the swarm until cancelled."""
@@ -237,7 +235,7 @@ class SwarmNode:
                     finally:  # whatever goes wrong with it, the node ends
                         live.shield = False
         finally:
-            self._close_memory()
+            self._memory.close()
 
     async def _live(
         self, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
@@ -251,18 +249,18 @@ class SwarmNode:
                 await nursery.start(self.ways.run)
                 if self.control is not None:
                     await nursery.start(self.control.run)
-                self._remember_last_time()
+                self._memory.recall(self.membership.swarm.id)
                 self._finder.start()
                 nursery.start_soon(self.links.run)
                 nursery.start_soon(self.prober.run)
                 nursery.start_soon(self._finder.run)
                 nursery.start_soon(self._keep_table)
-                if self.place.swarm.lan and not self._is_loopback:
+                if self.place.swarm.lan and not self.whereabouts.is_loopback:
                     nursery.start_soon(self._look_on_lan)
                 if self.control is not None:
                     nursery.start_soon(self._keep_directory, self.control)
-                    if self.role.serves:
-                        nursery.start_soon(self._keep_relays, self.control)
+                    if self.role.serves and self.place.relay.table.use:
+                        nursery.start_soon(self._relay_keeper(self.control).run)
                 if self.role.serves:
                     nursery.start_soon(self._announcer.run)
                 nursery.cancel_scope.shield = True
@@ -334,7 +332,7 @@ class SwarmNode:
             if trio.current_time() - written >= REMEMBER_SECONDS:
                 written = trio.current_time()
                 known.clear()
-            known |= self._remember_connected(known)
+            known |= self._memory.note_connected(known)
             wrong_clocks = self._compare_clocks(wrong_clocks)
 
     async def _look_on_lan(self) -> None:
@@ -360,35 +358,16 @@ class SwarmNode:
             own_id=self.identity.peer_id,
             model=self.role.wanted_model,
             advert=lambda: self._announcer.data,
-            is_server=lambda: self.role.serves and self._takes_dials(control),
+            is_server=lambda: self.role.serves and self.whereabouts.takes_dials(),
             in_touch=lambda: bool(self.endpoint.connections),
             on_panal_peer=self.links.want,
         )
         await keeper.run()
 
-    async def _keep_relays(self, control: Control) -> None:
-        begun = trio.current_time()
-        while True:
-            standing = self.standing
-            waited = trio.current_time() - begun > UNDECIDED_SECONDS
-            needed = standing.udp is False or (
-                # a NAT that lets everybody in over UDP still lets nobody in over TCP
-                self._is_translated() if standing.reach == "public" else standing.reach == "private" or waited
-            )
-            if not self.place.relay.table.use or not needed:
-                control.use_relays([])
-            else:
-                networks = networks_of(self._own_hosts())
-                connected = [each for each in control.relay_peers() if reachable_from(networks, each.host)]
-                control.use_relays([*self._advertised_relays(), *connected])
-            await trio.sleep(RELAY_LOOK_SECONDS)
-
     # --- inside ---
 
-    def _is_translated(self) -> bool:
-        """Whether others see this node at addresses that this machine does not have."""
-        outer = {host for host, _ in self.prober.reachability.addresses}
-        return any(own_host(self.endpoint, host) != host for host in outer)
+    def _relay_keeper(self, control: Control) -> RelayKeeper:
+        return RelayKeeper(control, self.whereabouts, lambda: self.standing, self.table, self.candidates)
 
     def _make_control(self) -> Control | None:
         swarm = self.place.swarm
@@ -407,59 +386,6 @@ class SwarmNode:
             on_reservations=lambda: self._announcer.changed(),
         )
 
-    @property
-    def _is_loopback(self) -> bool:
-        return plain_host(self.endpoint.local_address[0]) in ("127.0.0.1", "::1")
-
-    def _takes_dials(self, control: Control) -> bool:
-        """Whether strangers can probably dial this node over TCP."""
-        reach = self.standing.reach
-        # while nobody has told: who relays was set up to be dialed, who is relayed thinks it cannot be
-        asserted = control.service is not None or not control.reserved
-        return reach == "public" or (reach == "unknown" and asserted)
-
-    def _own_hosts(self) -> list[str]:
-        own = [host for host, _ in self.prober.candidates()]
-        return [*own, dialable(ListenAddress(*self.endpoint.local_address)).host]
-
-    def _advertised_relays(self) -> list[ControlAddress]:
-        found = []
-        for row in self.table.relays():
-            candidate = self.candidates.find(row.advert.peer_id)
-            if candidate is not None:
-                found += [each.with_peer(candidate.peer_id) for each in candidate.control]
-        return found
-
-    def _places(self) -> Places:
-        """Where this node can be reached now; the control plane tells its peers the same."""
-        outer = self.prober.reachability.addresses
-        inner = dialable(ListenAddress(*self.endpoint.local_address))
-        addresses = [str(ListenAddress(host, port)) for host, port in outer] + [str(inner)]
-        control: list[str] = []
-        relays: list[str] = []
-        if self.control is not None:
-            control = self._control_places(self.control, [host for host, _ in outer] + [inner.host])
-            self.control.host.announce(tuple(map(ControlAddress.parse, control)))
-            relays = [str(each) for each in self.control.reserved]
-        serves = self.control is not None and self.control.service is not None
-        return Places(list(dict.fromkeys(addresses)), control, relays, serves)
-
-    def _control_places(self, control: Control, hosts: list[str]) -> list[str]:
-        ports = [int(text.rpartition("/")[2]) for text in control.host.local_addresses]
-        found = [str(ControlAddress.of(host, port)) for host in hosts for port in ports]
-        found += [str(each.with_peer(None)) for each in self.place.relay.announce]
-        return list(dict.fromkeys(found))
-
-    def _close_memory(self) -> None:
-        if self._remembered is not None:
-            self._remembered.close()
-
-    def _remember_last_time(self) -> None:
-        if self._remembered is None:
-            return
-        remembered = self._remembered.peers(self.membership.swarm.id)
-        self.candidates.remember([peer.advert for peer in remembered])
-
     def _compare_clocks(self, named: set[str]) -> set[str]:
         """Name peers whose clock and ours differ too much, but for those named already; returns them all."""
         wrong = {
@@ -477,19 +403,6 @@ class SwarmNode:
                 CLOCK_SKEW,
             )
         return set(wrong)
-
-    def _remember_connected(self, known: set[str]) -> set[str]:
-        """Note where connected peers are, but for those known already; returns whom it has noted."""
-        now = time.time()
-        noted = set()
-        for peer_id in {connection.peer_id for connection in self.endpoint.connections} - known:
-            row = self.table.get(peer_id)
-            if row is not None and peer_id != self.identity.peer_id:
-                noted.add(peer_id)
-                self.candidates.remember([row.advert])
-                if self._remembered is not None:
-                    self._remembered.remember(SignedAdvert(row.advert, row.data), now)
-        return noted
 
 
 def load_membership(place: Place) -> Membership:

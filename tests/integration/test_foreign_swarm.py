@@ -14,7 +14,7 @@ import trio
 
 from node.config import RelayConfig, SwarmConfig
 from node.config.shape import RelayTable
-from node.swarm import node as swarm_node
+from node.swarm import relay_keeper
 from node.swarm.control import MEMBER
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
@@ -151,8 +151,8 @@ async def over_a_circuit(client: RelayClient, server: Member, relay: ControlAddr
 def test_only_members_reach_a_handler_over_carried_quic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: Open
 ) -> None:
-    monkeypatch.setattr(swarm_node, "UNDECIDED_SECONDS", 0.0)
-    monkeypatch.setattr(swarm_node, "RELAY_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(relay_keeper, "UNDECIDED_SECONDS", 0.0)
+    monkeypatch.setattr(relay_keeper, "LOOK_SECONDS", 0.1)
     monkeypatch.setattr(accepted, "UNUSED_SECONDS", 1.0)
 
     async def asked(
@@ -197,8 +197,8 @@ def test_only_members_reach_a_handler_over_udp(tmp_path: Path) -> None:
 
 
 def test_a_members_relay_serves_members_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm_node, "UNDECIDED_SECONDS", 0.0)
-    monkeypatch.setattr(swarm_node, "RELAY_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(relay_keeper, "UNDECIDED_SECONDS", 0.0)
+    monkeypatch.setattr(relay_keeper, "LOOK_SECONDS", 0.1)
 
     async def test() -> None:
         async with (
@@ -248,8 +248,8 @@ def test_a_members_relay_serves_members_only(tmp_path: Path, monkeypatch: pytest
 
 
 def test_nothing_but_quic_runs_over_a_circuit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(swarm_node, "UNDECIDED_SECONDS", 0.0)
-    monkeypatch.setattr(swarm_node, "RELAY_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(relay_keeper, "UNDECIDED_SECONDS", 0.0)
+    monkeypatch.setattr(relay_keeper, "LOOK_SECONDS", 0.1)
 
     async def test() -> None:
         async with (

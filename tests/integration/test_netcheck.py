@@ -18,7 +18,7 @@ from relay.netcheck import Bearing, Status, Verdict, decide
 from relay.reachability import Reachability
 from routing.identity import Identity
 from routing.lan import LanDiscovery
-from routing.membership import Swarm
+from routing.membership import OPEN_SWARM, Swarm
 from routing.quic.endpoint import Endpoint
 from routing.remembered import RememberedPeers
 from routing.wire.advert import decode_advert, sign_advert
@@ -104,6 +104,8 @@ def test_with_nothing_known_the_answer_is_unknown(asker: Home) -> None:
 
 
 def test_a_key_that_run_refuses_is_refused(asker: Home) -> None:
+    asker.experts = "0-11"
+    asker.write()
     (asker.folder / "identity.key").write_bytes(b"junk")
     said = [panal(command, "-c", asker.config) for command in ("run", "netcheck")]
     assert [done.returncode for done in said] == [2, 2]
@@ -116,7 +118,7 @@ def test_a_node_of_the_swarm_is_a_way_in(asker: Home, server: Home) -> None:
     asker.write()
     checks, report = checked(asker, 0)
     assert checks[f"peer {server.address}"]["status"] == "pass"
-    assert checks["UDP out"]["detail"] == "1 of 1 peer answered"
+    assert checks["UDP out"]["detail"] == "1 of 1 peers answered"
     assert "LAN" not in checks
     assert (report["can_take_part"], report["verdict"]) == (True, "can")
 
@@ -143,7 +145,7 @@ def test_another_swarm_is_named_and_is_no_way_in(asker: Home, relay: Home, trans
     if transport == "udp":
         refused.append(f"peer {relay.address}")
         assert checks["UDP out"]["status"] == "pass"
-        assert checks["UDP out"]["detail"].startswith("1 of 1 peer answered, but none")
+        assert checks["UDP out"]["detail"].startswith("1 of 1 peers answered, but none")
     for name in refused:
         check = checks[name]
         assert check["status"] == "fail" and "belongs to another swarm" in check["detail"], check
@@ -177,7 +179,9 @@ def test_peers_of_earlier_days_are_asked(asker: Home, server: Home) -> None:
     memory = RememberedPeers(asker.store / "peers" / f"{asker.peer_id}.sqlite")
     for identity, port in ((known, server.port), (silent, asker.port)):
         place = f"/ip4/127.0.0.1/udp/{port}/quic-v1"
-        data = sign_advert(advert(peer_id=identity.peer_id, addresses=[place]), identity)
+        data = sign_advert(
+            advert(swarm_id=OPEN_SWARM.id, peer_id=identity.peer_id, addresses=[place]), identity
+        )
         memory.remember(decode_advert(data).prove(), time.time())
     memory.close()
     checks, report = checked(asker, 0)

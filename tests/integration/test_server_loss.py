@@ -107,4 +107,4 @@ def test_what_nobody_holds_is_named_before_the_first_token(
                 await live.covered(1)
             return str(failure.value)
 
-    assert "layer 0: experts 8-11" in trio.run(main)
+    assert "layers 0-3: experts 8-11" in trio.run(main)

@@ -164,7 +164,7 @@ def test_where_udp_is_blocked_a_relay_is_enough_to_take_part(wan: Wan, relays: d
     done = wan.netcheck("blocked", f"--peer=/ip4/{ip}/udp/{PORT}/quic-v1/p2p/{peer_id}")
     assert done.returncode == 0, done
     lines = done.stdout.splitlines()
-    assert any(line.startswith("fail  UDP out: none of 1 peer answered") for line in lines)
+    assert any(line.startswith("fail  UDP out: none of 1 peers answered") for line in lines)
     # that it takes TCP at the port of its UDP address was a guess
     assert any(
         line.startswith(f"pass  TCP /ip4/{ip}/tcp/{PORT}/p2p/{peer_id}: round trip ") for line in lines
