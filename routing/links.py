@@ -234,7 +234,7 @@ class PeerLinks:
         return self._failures.get(peer_id, "")
 
     def is_under_way(self, peer_id: str) -> bool:
-        """Whether a peer that is not connected may be soon: it is wanted, and a way to it has not failed yet."""
+        """Whether a peer that is not connected may be soon: a way to it has not failed yet."""
         if peer_id not in self._wanted or self.find(peer_id) is not None:
             return False
         return bool(self._first_ways(peer_id) - self._failed_ways.get(peer_id, set()))

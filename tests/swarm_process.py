@@ -194,7 +194,7 @@ class NodeProcess:
             self._news.notify_all()
 
     def _take(self, said: dict[str, Any]) -> None:
-        if "event" not in said:
+        if said["event"] == "listening":
             self._ready = True
             return
         self.events.append(said)
@@ -237,14 +237,16 @@ def start_all(nodes: Iterable[NodeProcess]) -> None:
 
 
 def wait_whole(nodes: Sequence[NodeProcess], seconds: float, *, besides: Iterable[str] = ()) -> None:
-    """Until every table holds exactly these nodes (and `besides`), each with its slice, by one deadline."""
+    """Until every table holds exactly the others of these nodes (and `besides`), each with its slice, by one
+    deadline."""
     expected = {node.peer_id: int(bool(node.home.experts)) for node in nodes} | dict.fromkeys(besides, 1)
     end = time.monotonic() + seconds
     for node in nodes:
+        others = {peer_id: slices for peer_id, slices in expected.items() if peer_id != node.peer_id}
         node.wait(
-            lambda node=node: node.table == expected,  # type: ignore[misc]
+            lambda node=node, others=others: node.table == others,  # type: ignore[misc]
             max(0.0, end - time.monotonic()),
-            f"a table of {len(expected)} (in {seconds:g} s): {sorted(expected)}",
+            f"a table of {len(others)} (in {seconds:g} s): {sorted(others)}",
         )
 
 

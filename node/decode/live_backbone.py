@@ -33,23 +33,26 @@ from routing.wire.messages import VERSION
 T = TypeVar("T")
 
 COVER_SECONDS = 3.0
-"""How long a backbone waits at least before it says what is missing: peers of the same network are heard within
-one or two, and a server that is just being started answers the third dial."""
+"""How long a backbone waits at least before it says what is missing: peers of the same network are heard
+within one or two, and a server that is just being started answers the third dial."""
 
 REACH_SECONDS = 20.0
-"""How long it waits at most while a way to a peer is being tried, perhaps by a relay: TCP, two handshakes and a
-circuit are some twelve round trips."""
+"""How long it waits at most while a way to a peer is being tried, perhaps by a relay: TCP, two handshakes and
+a circuit are some twelve round trips."""
 
 NEWS_SECONDS = 1.0
 """How long it waits for what the peer reached last may tell: its table of adverts, or what it serves."""
 
 BEGUN_SECONDS = 12.0
-"""A peer that has begun no longer ago is still finding out how it can be reached, and then asks for relays."""
+"""A peer that began no longer ago is still finding out how it can be reached, and then asks for relays."""
 
 COVER_GRACE = 0.3
 """How long it waits for all of them first: peers that answer at once should take part in the first pass."""
 
 COVER_POLL = 0.01
+
+HOPE_POLL = 0.1
+"""Between looks at who may still come, which goes through all that adverts tell of."""
 
 SAY_SECONDS = 1.0
 """Waiting that is over sooner is not announced."""
@@ -99,19 +102,19 @@ class LiveBackbone:
         Raises:
             NotCovered: names the layers, the experts and the peers that do not answer.
         """
-        begun = last_hope = trio.current_time()
+        begun = last_hope = looked = trio.current_time()
         with trio.move_on_after(COVER_GRACE):
             await self.links.first_round()
         while self.table.missing():
             now = trio.current_time()
-            if self.node.is_looking or any(map(self._is_on_its_way, self._sought())):
-                last_hope = now
-            if now - begun >= seconds and now - last_hope >= NEWS_SECONDS:
+            if now - looked >= HOPE_POLL:
+                looked = now
+                if self.node.is_looking or any(map(self._is_on_its_way, self._sought())):
+                    last_hope = now
+                if now - begun >= SAY_SECONDS:
+                    progress(self._so_far(), 0, 0)
+            if now - begun >= (seconds if now - last_hope >= NEWS_SECONDS else max(seconds, REACH_SECONDS)):
                 break
-            if now - begun >= max(seconds, REACH_SECONDS):
-                break
-            if now - begun >= SAY_SECONDS:
-                progress(self._so_far(), 0, 0)
             await trio.sleep(COVER_POLL)
         missing = self.table.missing()
         if not missing:
@@ -122,7 +125,7 @@ class LiveBackbone:
             pending | self.node.failures(),
             self.table.strangers(),
             self.backbone.stored.model_id,
-            lan=swarm.lan,
+            lan=swarm.lan and not self.node.whereabouts.is_loopback,
             configured=bool(swarm.peers or swarm.control_peers),
         )
         raise NotCovered(describe(missing, asked))

@@ -30,7 +30,7 @@ _ID = re.compile(r"(/p2p/)?\b(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\b")
 _OTHER_SWARM = re.compile(
     r"another swarm|member of this swarm|member certificate|malformed membership|a member:"
 )
-_WRONG_ID = re.compile(r"answered instead of")
+_WRONG_ID = re.compile(r"answered instead of|asked for \S+, \S+ answered")
 
 
 class NotCovered(PeerError):
@@ -63,7 +63,9 @@ def describe(missing: Mapping[int, Sequence[int]], asked: Asked) -> str:
     """
     told = [_name_peer(label, reason) for label, reason in asked.failures.items()]
     told += [
-        f"{short(peer)} {', '.join(map(short, serves)) or 'serves nothing'}, asked is {asked.model_id[:12]}"
+        f"{short(peer)} {', '.join(serves)}, asked is {asked.model_id[:12]}"
+        if serves
+        else f"{short(peer)} serves nothing"
         for peer, serves in asked.strangers.items()
     ]
     if len(told) > NAMED_PEERS:
@@ -97,18 +99,30 @@ def short(text: str) -> str:
 
 
 def _name_peer(label: str, reason: str) -> str:
-    """A peer by its address if that is known, and the end of its id; then the reason, without either again."""
+    """A peer by its address, if known, and the end of its id; then the reason, without either again."""
     found = _ID.search(label)
     peer_id = found[2] if found else ""
     address = label[: found.start()] if found else label
-    said = reason.replace(f"dialing {label}: ", "").removeprefix(f"{label}: ")
-    said = re.sub(rf"^(/\S+/p2p/)?{peer_id}(: )?", "", said).strip() if peer_id else said
+    said = reason.removeprefix(f"dialing {label}: ").removeprefix(f"{label}: ")
+    said = _once(said.removeprefix(peer_id).removeprefix(": ").strip())
     if address and address in said:
         address = ""
     if peer_id and short(peer_id) in (said := short(said)):
         peer_id = ""  # `...abcd1234 answered instead of ...`
     who = f"{address} ({short(peer_id)})" if address and peer_id else address or short(peer_id)
     return f"{who}: {said}" if who else said
+
+
+def _once(said: str) -> str:
+    """Of what several dials tell, who the peer is instead only once: it is the same at each address."""
+    kept: list[str] = []
+    for part in said.split("; "):
+        for kind in (_OTHER_SWARM, _WRONG_ID):
+            if kind.search(part) and any(map(kind.search, kept)):
+                break
+        else:
+            kept.append(part)
+    return "; ".join(kept)
 
 
 def _advice(asked: Asked) -> str:

@@ -335,7 +335,7 @@ def test_what_nobody_holds_is_named(model: ModelParts, monkeypatch: pytest.Monke
                     )
                 )
                 await live.covered(0.3)
-        assert "layers 0-1: experts 4-7" in repr(caught.value)
+        assert "layers 0-3: experts 4-7" in repr(caught.value)
 
     run(test)
 

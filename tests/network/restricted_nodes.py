@@ -115,7 +115,7 @@ class Nodes:
             line = process.stdout.readline()
             assert line, log.read_text()
             said = json.loads(line)
-            if "event" in said:
+            if said["event"] != "listening":
                 running.events.append(said)
             else:
                 running.ready = said
