@@ -196,6 +196,7 @@ class NodeProcess:
     def _take(self, said: dict[str, Any]) -> None:
         if said["event"] == "listening":
             self._ready = True
+            self.table[self.peer_id] = len(said["slices"])  # of itself it says nothing else
             return
         self.events.append(said)
         if said["event"] in ("heard", "refreshed"):
@@ -237,24 +238,27 @@ def start_all(nodes: Iterable[NodeProcess]) -> None:
 
 
 def wait_whole(nodes: Sequence[NodeProcess], seconds: float, *, besides: Iterable[str] = ()) -> None:
-    """Until every table holds exactly the others of these nodes (and `besides`), each with its slice, by one
-    deadline."""
+    """Until every table holds exactly these nodes (and `besides`), each with its slice, by one deadline."""
     expected = {node.peer_id: int(bool(node.home.experts)) for node in nodes} | dict.fromkeys(besides, 1)
     end = time.monotonic() + seconds
     for node in nodes:
-        others = {peer_id: slices for peer_id, slices in expected.items() if peer_id != node.peer_id}
         node.wait(
-            lambda node=node, others=others: node.table == others,  # type: ignore[misc]
+            lambda node=node: node.table == expected,  # type: ignore[misc]
             max(0.0, end - time.monotonic()),
-            f"a table of {len(others)} (in {seconds:g} s): {sorted(others)}",
+            f"a table of {len(expected)} (in {seconds:g} s): {sorted(expected)}",
         )
 
 
 def wait_news(
     nodes: Sequence[NodeProcess], about: Sequence[NodeProcess], seconds: float, times: int = 1
 ) -> None:
-    """Until each of these has heard new adverts of each of those, by one deadline."""
-    pairs = [(node, other.peer_id, node.adverts(other.peer_id)) for node in nodes for other in about]
+    """Until each of these has heard new adverts of each of those but itself, by one deadline."""
+    pairs = [
+        (node, other.peer_id, node.adverts(other.peer_id))
+        for node in nodes
+        for other in about
+        if other.peer_id != node.peer_id
+    ]
     end = time.monotonic() + seconds
     for node, peer_id, before in pairs:
         node.wait(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from routing.identity import Identity
 from tests.zoo.make_zoo import make
 
 pytestmark = pytest.mark.slow
@@ -236,6 +238,42 @@ def test_a_context_below_the_ubatch(
     else:
         assert done.stderr.count("\n") == 1
         assert f"do not fit a context of {context}" in done.stderr
+
+
+def test_a_prompt_is_looked_at_before_anybody_is_waited_for(tmp_path: Path, demo_model: Path) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f'store = "{tmp_path}/store"\n[swarm]\nlisten = "/ip4/127.0.0.1/udp/4190/quic-v1"\n'
+        f'[backbone]\nmodel = "{demo_model}"\ncontext = 24\n'
+    )
+    done = panal("generate", "-c", config, "-p", "x " * 50, code=2)
+    assert "do not fit a context of 24" in done.stderr and "no connected peer" not in done.stderr
+    nobody = panal("generate", "-c", config, "-p", "x", code=1)
+    assert "layers 0-3: experts 0-11" in nobody.stderr and "[swarm] peers is empty" in nobody.stderr
+
+
+def test_waiting_for_experts_is_shown_on_a_terminal(tmp_path: Path, demo_model: Path) -> None:
+    absent = f"/ip4/127.0.0.1/udp/9/quic-v1/p2p/{Identity.generate().peer_id}"
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f'store = "{tmp_path}/store"\n[swarm]\nlisten = "/ip4/127.0.0.1/udp/4190/quic-v1"\n'
+        f'peers = ["{absent}"]\n[backbone]\nmodel = "{demo_model}"\n'
+    )
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "node.cli.main", "generate", "-c", str(config), "-p", "x"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    except OSError:  # EIO: the other end is closed
+        pass
+    finally:
+        os.close(terminal)
+    assert process.wait() == 1
+    assert b"looking for experts: 0 of 1 peers reached" in shown
+    assert b"no connected peer holds" in shown.rpartition(b"\x1b[K")[2]  # on a line of its own
 
 
 def test_a_full_context_ends_the_text_and_says_so(tmp_path: Path, demo_model: Path) -> None:

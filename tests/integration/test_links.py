@@ -172,6 +172,11 @@ def test_the_first_round_waits_for_all_also_for_those_who_fail(monkeypatch: pyte
             assert {name for _, name in events.connected} == {"kitchen"}
             assert list(links.failures()) == [str(missing)]
             assert "\n" not in links.failures()[str(missing)]
+            # nothing is left to hope for: one is there, and every way to the other has failed
+            assert not any(map(links.is_under_way, links.wanted))
+            assert links.reason(str(missing.peer_id)) and not links.reason(server.peer_id)
+            later = nobody()
+            assert not links.is_under_way(str(later.peer_id))
 
     run(test)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.decode.not_covered import NotCovered
 from node.decode.session import Session
 from node.engine import library as llama
 from node.engine.sampler import Sampler, SamplingSettings

@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from node.decode.expert_port import WEIGH_SECONDS, Interrupted
-from node.decode.live_backbone import BackboneSettings, LiveBackbone, NotCovered, live_backbone
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.decode.not_covered import NotCovered
 from node.engine.expert_holes import ExpertInputs, ExpertPort
 from node.model.held import hold
 from node.model.slice_file import chunk_run
