@@ -58,8 +58,8 @@ ROUNDS = 2
 QUIET_SECONDS, ATTACK_SECONDS = 0.6, 1.2
 """Of a round. The attacker is stopped for less than the four seconds after which it would count as gone."""
 
-SLOWER, TRIES = 3  # measurements before an attack counts as one that hurts
-SPARE = 2.0, 0.005
+SLOWER, SPARE = 2.0, 0.005
+TRIES = 3  # measurements before an attack counts as one that hurts
 """An honest call takes at most so many times as long as in quiet, or so many seconds longer."""
 
 GROWTH = 160 << 20
