@@ -59,8 +59,10 @@ QUIET_SECONDS, ATTACK_SECONDS = 0.6, 1.2
 """Of a round. The attacker is stopped for less than the four seconds after which it would count as gone."""
 
 SLOWER, SPARE = 2.0, 0.005
-TRIES = 3  # measurements before an attack counts as one that hurts
 """An honest call takes at most so many times as long as in quiet, or so many seconds longer."""
+
+TRIES = 3
+"""Measurements before an attack counts as one that hurts."""
 
 GROWTH = 160 << 20
 """Bytes that the node may grow under one attack: what its bounds add up to for one address (32 connections
