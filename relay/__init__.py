@@ -7,5 +7,5 @@ punching, and circuits through relays, as service and as client. May import `rou
     hop_wire, reservations                   pure: circuit relay v2 and who gets a place in it
     service, circuit, circuit_stream         the relay, and who uses one
     websocket, websocket_listener            the same where only HTTPS gets out
-    netcheck                                 one look at all of it, for people
+    netcheck, dial_ends                      one look at all of it, for people
 """

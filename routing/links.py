@@ -13,7 +13,7 @@ meanwhile try for a better way; when it is lost, begin again. Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from routing.dispatch.quic_peer import QuicExpertPeer
 from routing.errors import LocalError, PeerError
 from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
+from routing.race import first
 from routing.routes import Attempt, Route, Way
 from routing.wire import holdings
 from routing.wire.messages import VERSION
@@ -359,7 +360,14 @@ class PeerLinks:
         attempts = [each for each in self._wayfinder.attempts(peer_id) if not needs_connection(each.way)]
         if not attempts:
             raise PeerError(f"{self._wayfinder.label(peer_id)}: no way to it is known", peer=peer_id)
-        return await _Race(self._wayfinder, peer_id, attempts).run()
+
+        def go(attempt: Attempt) -> Callable[[], Awaitable[tuple[Connection, Route]]]:
+            return lambda: self._wayfinder.carry_out(peer_id, attempt, None)
+
+        def discard(late: tuple[Connection, Route]) -> None:
+            late[0].shut(CLOSE_NORMAL, "another way was there at the same time")
+
+        return await first(peer_id, [go(each) for each in attempts], discard, stagger=STAGGER)
 
     # --- while connected ---
 
@@ -465,41 +473,3 @@ class PeerLinks:
         with trio.move_on_after(LONG_CALLS):
             await link.peer.wait_idle()
         link.connection.shut(CLOSE_NORMAL, "replaced by a better way")
-
-
-class _Race:
-    """Ways started one after another, each given a little time before the next; the first that works wins."""
-
-    def __init__(self, wayfinder: Wayfinder, peer_id: str, attempts: list[Attempt]) -> None:
-        self._wayfinder = wayfinder
-        self._peer_id = peer_id
-        self._attempts = attempts
-        self._won: tuple[Connection, Route] | None = None
-        self._errors: list[PeerError | LocalError] = []
-
-    async def run(self) -> tuple[Connection, Route]:
-        async with trio.open_nursery() as nursery:
-            for attempt in self._attempts:
-                over = trio.Event()
-                nursery.start_soon(self._try, attempt, over, nursery.cancel_scope)
-                with trio.move_on_after(STAGGER):
-                    await over.wait()
-        if self._won is not None:
-            return self._won
-        if len(self._errors) == 1:
-            raise self._errors[0]
-        raise PeerError("; ".join(dict.fromkeys(map(str, self._errors))), peer=self._peer_id)
-
-    async def _try(self, attempt: Attempt, over: trio.Event, scope: trio.CancelScope) -> None:
-        try:
-            won = await self._wayfinder.carry_out(self._peer_id, attempt, None)
-        except (PeerError, LocalError) as error:
-            self._errors.append(error)
-        else:
-            if self._won is None:
-                self._won = won
-            else:  # two won in the same turn of the loop
-                won[0].shut(CLOSE_NORMAL, "another way was there at the same time")
-            scope.cancel()
-        finally:
-            over.set()

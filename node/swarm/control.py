@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import trio
 
 from node.config import RelayConfig
-from node.swarm.race import first
 from relay.circuit import RelayClient, RelayReservation, ReservationChange
 from relay.circuit_stream import CircuitStream
 from relay.hop_wire import HOP_PROTOCOL
@@ -33,6 +32,7 @@ from routing.libp2p.host import ControlHost
 from routing.libp2p.muxed_stream import MuxedStream
 from routing.membership import CERTIFICATE_BYTES, SWARM_ID_BYTES, Membership, check_proof, proof
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
+from routing.race import first
 
 log = logging.getLogger("panal.control")
 

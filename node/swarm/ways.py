@@ -12,7 +12,6 @@ import trio
 
 from node.swarm.candidates import Candidate, Candidates
 from node.swarm.carrying import Carrying
-from node.swarm.race import first
 from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punch
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
@@ -25,6 +24,7 @@ from routing.quic.accepted import AcceptedPaths
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
 from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
+from routing.race import first
 from routing.routes import OPENED_BY_PEER, Attempt, Kind, Route, Standing, Way, ways
 
 log = logging.getLogger("panal.ways")

@@ -116,11 +116,6 @@ class ControlHost:
             for host, port in (listener.socket.getsockname()[:2] for listener in self._listeners)
         ]
 
-    @property
-    def raw(self) -> ControlHost:
-        """There is no host below this one."""
-        return self
-
     def announce(self, addresses: tuple[ControlAddress, ...]) -> None:
         """Tell these addresses to peers from now on (and push them to those connected)."""
         if addresses != self._announce:

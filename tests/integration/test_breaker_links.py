@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from node.swarm.race import first
 from routing import links as links_module
 from routing.dispatch.quic_peer import QuicExpertPeer
 from routing.identity import Identity
 from routing.links import PeerLinks
 from routing.quic.connection import Connection
 from routing.quic.stream import Stream
+from routing.race import first
 from routing.routes import Attempt, Route, Way
 from routing.wire import holdings, messages
 from tests.integration.test_links import (

@@ -19,12 +19,17 @@ T = TypeVar("T")
 
 
 async def first(
-    peer_id: str, dials: Sequence[Callable[[], Awaitable[T]]], discard: Callable[[T], object]
+    peer_id: str,
+    dials: Sequence[Callable[[], Awaitable[T]]],
+    discard: Callable[[T], object],
+    *,
+    stagger: float = NEXT_ADDRESS,
 ) -> T:
     """The first of several dials that works, each started a little after the one before.
 
     Args:
         discard: closes what another dial has brought in the same turn of the loop.
+        stagger: seconds each is given before the next is started beside it.
 
     Raises:
         PeerError, LocalError: none worked.
@@ -48,7 +53,7 @@ async def first(
         for dial in dials[:MAX_TRIED]:
             over = trio.Event()
             nursery.start_soon(run, dial, over)
-            with trio.move_on_after(NEXT_ADDRESS):
+            with trio.move_on_after(stagger):
                 await over.wait()
     if won:
         return won[0]
