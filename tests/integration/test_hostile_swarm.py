@@ -302,17 +302,22 @@ async def measured(scene: Scene, name: str) -> Measured:
             assert attacker.stdout is not None
             # it is at work once it has said what it has done
             said = await trio.to_thread.run_sync(attacker.stdout.readline)
-            for _ in range(ROUNDS):
-                attacker.send_signal(signal.SIGSTOP)
-                await trio.sleep(0.15)
-                found.quiet += await called(connection, scene.call, QUIET_SECONDS)
-                attacker.send_signal(signal.SIGCONT)
-                await trio.sleep(0.15)
-                found.attacked += await called(connection, scene.call, ATTACK_SECONDS)
-                found.rss.append(scene.rss())
-                os.set_blocking(attacker.stdout.fileno(), False)
-                for line in attacker.stdout.read().splitlines():
-                    said = line
+            # what else the machine does only ever adds: an attack that hurts does so every time
+            for _ in range(TRIES):
+                found.quiet, found.attacked = [], []
+                for _ in range(ROUNDS):
+                    attacker.send_signal(signal.SIGSTOP)
+                    await trio.sleep(0.15)
+                    found.quiet += await called(connection, scene.call, QUIET_SECONDS)
+                    attacker.send_signal(signal.SIGCONT)
+                    await trio.sleep(0.15)
+                    found.attacked += await called(connection, scene.call, ATTACK_SECONDS)
+                    found.rss.append(scene.rss())
+                    os.set_blocking(attacker.stdout.fileno(), False)
+                    for line in attacker.stdout.read().splitlines():
+                        said = line
+                if hardly_slower(found):
+                    break
             assert attacker.poll() is None, "the attacker has failed"
             found.done = json.loads(said)
             begun = time.monotonic()
@@ -333,11 +338,7 @@ def test_an_honest_client_hardly_notices(name: str, scene: Scene) -> None:
         with trio.fail_after(50):
             return await measured(scene, name)
 
-    # what else the machine does only ever adds: an attack that hurts does so every time
-    for _ in range(TRIES):
-        found = trio.run(main)
-        if hardly_slower(found):
-            break
+    found = trio.run(main)
     bystander, log = scene.bystander, scene.node.log
     print(
         f"\n{name}: {found}; {len(log)} bytes of log; bystander: {bystander.datagrams} datagrams, "
