@@ -14,6 +14,7 @@ from node.config.shape import (
     BackboneTable,
     Backend,
     Combine,
+    Draft,
     RelayTable,
     ServeTable,
     SwarmTable,
@@ -130,10 +131,13 @@ class BackboneConfig:
     Attributes:
         model: the whole model, or one in the store.
         combine: how answers are put together.
-        wire: how hidden states travel.
+        wire: how hidden states travel; auto: in the smallest way that the model passed `panal verify` with.
         context: tokens of KV cache; None: what the model was trained with, at most 4096.
         ubatch: tokens llama.cpp computes in one graph.
         deadline: seconds a call to an expert server may take.
+        draft: who guesses the next tokens, so that one pass yields several; auto: whoever it pays with.
+        draft_model: a small model with the same vocabulary that guesses; whole, by path or id.
+        exact: passes are made so that guessing changes no token (node.decode.exactness).
     """
 
     model: ModelRef
@@ -142,6 +146,9 @@ class BackboneConfig:
     context: int | None
     ubatch: int
     deadline: float
+    draft: Draft
+    draft_model: ModelRef | None
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,6 +386,11 @@ class _Check:
         )
 
     def backbone(self, table: BackboneTable) -> BackboneConfig:
+        if table.draft == "model" and table.draft_model is None:
+            raise ConfigError(
+                f'{self._file}: backbone.draft is "model", but backbone.draft_model is missing: name a small '
+                "model there, or choose another draft"
+            )
         return BackboneConfig(
             model=self.model("backbone.model", table.model),
             combine=table.combine,
@@ -386,6 +398,13 @@ class _Check:
             context=table.context,
             ubatch=table.ubatch,
             deadline=table.deadline,
+            draft=table.draft,
+            draft_model=(
+                None
+                if table.draft_model is None
+                else self.model("backbone.draft_model", table.draft_model)
+            ),
+            exact=table.exact,
         )
 
     def serve(self, key: str, table: ServeTable) -> ServeConfig:

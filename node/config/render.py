@@ -55,10 +55,13 @@ _BACKBONE_NOTE = """\
 
 _BACKBONE_REST = """\
 # combine = "rows"    # "rows": the same bytes as one machine; "sum": less traffic
-# wire = "f32"        # or "f16", "int8": fewer bytes, not the same to the last bit
+# wire = "f32"        # or "f16", "int8": fewer bytes, other last bits; "auto": what passed verify
 # context = 4096      # tokens; default: what the model was trained with, at most 4096
 # ubatch = 512        # tokens computed at once
 # deadline = 30.0     # seconds a call to an expert server may take
+# draft = "auto"      # who guesses tokens ahead, to save trips: "self", "ngram", "model", "off", or "auto"
+# draft_model = "small.gguf"   # a small whole model with the same vocabulary, to guess with
+# exact = true        # guessing changes no token; false: a little less computing, rarely other tokens
 """
 
 _SERVE_NOTE = """\

@@ -16,7 +16,8 @@ from msgspec.inspect import type_info
 
 Backend = Literal["qh3", "aioquic"]
 Combine = Literal["rows", "sum"]
-Wire = Literal["f32", "f16", "int8"]
+Wire = Literal["auto", "f32", "f16", "int8"]
+Draft = Literal["auto", "off", "self", "ngram", "model"]
 
 DEFAULT_LISTEN = "/ip4/0.0.0.0/udp/4190/quic-v1"
 MAX_NAME_CHARS = 40  # a column of the status table
@@ -87,6 +88,9 @@ class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
     context: Annotated[int, Meta(ge=1, le=MAX_CONTEXT)] | None = None
     ubatch: Annotated[int, Meta(ge=1, le=MAX_UBATCH)] = 512
     deadline: Annotated[float, Meta(ge=MIN_DEADLINE, le=MAX_DEADLINE)] = 30.0
+    draft: Draft = "auto"
+    draft_model: Text | None = None
+    exact: bool = True
 
 
 class ServeTable(Struct, frozen=True, forbid_unknown_fields=True):

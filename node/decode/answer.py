@@ -13,9 +13,10 @@ import trio
 
 from node.config import NodeConfig
 from node.decode.backbone import Backbone
-from node.decode.ledger import TripsReport
+from node.decode.ledger import PassDone, TripsReport
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.session import Session
+from node.decode.wire_choice import wire_for
 from node.engine import library as llama
 from node.engine.library import EngineError
 from node.engine.sampler import Sampler, SamplingSettings
@@ -24,7 +25,6 @@ from node.importing import Progress
 from node.model.store import Store
 from node.serve.opening import open_cells, open_trunk
 from node.swarm.place import Place
-from routing.wire.codecs import Codec
 from routing.wire.experts import Combine
 
 
@@ -36,6 +36,7 @@ class Answer:
         prompt_seconds: from the first pass to the first token.
         seconds: from the first pass to the last token.
         routes: how each holder was reached at the end.
+        wire: how hidden states travelled; what `auto` came to.
         stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
     """
 
@@ -48,6 +49,7 @@ class Answer:
     stopped: str
     trips: TripsReport
     routes: list[dict[str, object]]
+    wire: str
 
     @property
     def tokens_per_second(self) -> float:
@@ -66,6 +68,7 @@ class Answer:
             "prompt_seconds": round(self.prompt_seconds, 4),
             "seconds": round(self.seconds, 4),
             "tokens_per_second": round(self.tokens_per_second, 2),
+            "wire": self.wire,
             "panal": msgspec.to_builtins(self.trips),
             "routes": self.routes,
         }
@@ -73,7 +76,11 @@ class Answer:
 
 @asynccontextmanager
 async def configured_backbone(
-    config: NodeConfig, progress: Progress | None = None, *, prompt: str | None = None
+    config: NodeConfig,
+    progress: Progress | None = None,
+    *,
+    prompt: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[LiveBackbone]:
     """The config's backbone with all its experts in reach.
 
@@ -81,6 +88,7 @@ async def configured_backbone(
 
     Args:
         prompt: what will be asked, looked at before anybody is waited for.
+        tell: gets a line where `wire = "auto"` could come to less.
 
     Raises:
         EngineError: the prompt has no tokens, or more than the context.
@@ -98,13 +106,18 @@ async def configured_backbone(
             home = opened.enter_context(
                 await trio.to_thread.run_sync(open_cells, library, store, config.serve, progress)
             ).cells
+        choice = wire_for(wanted.wire, wanted.combine, stored, library, home)
+        if hint := choice.hint(config.path):
+            tell(hint)
         settings = BackboneSettings(
             threads=config.engine.threads,
             combine=Combine[wanted.combine.upper()],
-            wire=Codec[wanted.wire.upper()],
+            wire=choice.codec,
             context=wanted.context,
             ubatch=wanted.ubatch,
             deadline=wanted.deadline,
+            draft=wanted.draft,
+            exact=wanted.exact,
         )
         async with live_backbone(library, stored, place=place, settings=settings, home=home) as live:
             if prompt is not None:
@@ -149,14 +162,14 @@ def answer(
     prompt_tokens = tokenizer.encode(prompt)
     done = 0
 
-    def on_pass(rows: int) -> None:
+    def on_pass(passed: PassDone) -> None:
         nonlocal done
-        done += rows
-        live.port.ledger.count_pass(rows)
+        done += passed.rows
+        live.port.ledger.count_pass(passed)
         if done < len(prompt_tokens):
             progress(f"reading the prompt: {done} of {len(prompt_tokens)} tokens", 0, 0)
 
-    session = Session(backbone, on_pass=on_pass)
+    session = live.session(on_pass=on_pass)
     session.append(prompt_tokens)
     sampler = Sampler(backbone.model.library, sampling)
     stream = TextStream(tokenizer)
@@ -179,7 +192,8 @@ def answer(
         emit(stream.finish())
     finally:
         sampler.close()
-    full = len(session.tokens) >= backbone.context.n_ctx
+        session.close()
+    full = len(session.tokens) >= backbone.n_ctx
     return Answer(
         text="".join(parts),
         model_id=backbone.stored.model_id,
@@ -190,6 +204,7 @@ def answer(
         stopped="length" if len(tokens) == limit else "context" if full else "end",
         trips=live.port.ledger.report(),
         routes=live.routes(),
+        wire=live.port.settings.codec.name.lower(),
     )
 
 
@@ -202,9 +217,11 @@ def summary_rows(done: Answer) -> list[tuple[str, str]]:
         ("layers", str(trips.calls_per_pass)),
         ("passes", str(trips.passes)),
         ("trips", str(trips.trips)),
-        ("trips per pass", f"{trips.trips_per_pass:.2f}"),
+        ("trips per layer and token", f"{trips.trips_per_layer_token:.3f}" if trips.decoded else "-"),
+        ("guessed, right", f"{trips.drafted}, {trips.accepted}"),
         ("tokens/s", f"{done.tokens_per_second:.1f}" if len(done.tokens) > 1 else "-"),
         ("seconds to the first token", f"{done.prompt_seconds:.2f}"),
+        ("wire", done.wire),
         ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
         ("bytes out", f"{trips.bytes_out:,}"),
         ("bytes back", f"{trips.bytes_back:,}"),

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from node.decode.exactness import MOST_ROWS, can_rewind, most_rows
 from node.engine.context import DEFAULT_UBATCH, Context, Row
+from node.engine.early_router import EarlyRouter
 from node.engine.expert_holes import ExpertHoles, ExpertPort
 from node.engine.hook import GraphHook
 from node.engine.library import EngineError, Library
@@ -30,6 +32,11 @@ class Backbone:
         port: computes the experts of each call; used on the thread that calls `compute`.
         n_ctx: tokens the KV cache holds; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
         n_ubatch: rows of one graph; a pass may not have more.
+
+    Attributes:
+        n_ctx: tokens that sequences may have together; the cache has room for a pass of guesses beside them.
+        can_rewind: positions can be taken back, so guesses can be made.
+        most_rows: rows of a pass of guesses at most (node.decode.exactness).
     """
 
     def __init__(
@@ -45,12 +52,17 @@ class Backbone:
     ) -> None:
         calls = {(call.layer, call.group): call for call in stored.manifest.calls}
         self.stored = stored
-        self.hook = GraphHook(library, ExpertHoles(calls, port))
+        self._early = EarlyRouter(library, threads=threads)
+        self._holes = ExpertHoles(calls, port, self._early)
+        self.hook = GraphHook(library, self._holes)
         self.model = LlamaModel(library, [stored.trunk])
+        self.can_rewind = can_rewind(self.model)
+        self.most_rows = min(most_rows(stored.manifest), n_ubatch)
         try:
+            self.n_ctx = n_ctx or min(self.model.n_ctx_train, DEFAULT_CONTEXT)
             self.context = Context(
                 self.model,
-                n_ctx=n_ctx or min(self.model.n_ctx_train, DEFAULT_CONTEXT),
+                n_ctx=self.n_ctx + MOST_ROWS * n_sequences,
                 n_ubatch=n_ubatch,
                 threads=threads,
                 n_sequences=n_sequences,
@@ -65,14 +77,20 @@ class Backbone:
         self.compute(rows)
         return self.context.outputs([i for i, row in enumerate(rows) if row.wanted])
 
-    def compute(self, rows: Sequence[Row]) -> None:
+    def compute(self, rows: Sequence[Row], *, junk: int = 0, at_home_only: bool = False) -> None:
         """One pass. If it fails, its positions are gone from the cache and the pass can be made again.
+
+        Args:
+            junk: how many of the last rows nobody reads: nobody is asked for their experts. They are wanted
+                rows like others, and the caller takes them out of the cache afterwards.
+            at_home_only: a guess: experts that are not at home are left out.
 
         Raises:
             SequenceLost: and the cache cannot be rolled back (recurrent models): the sequences are empty now.
             PanalError: what went wrong, with the cache as it was before.
         """
         self.hook.begin()
+        self._holes.junk_rows, self._holes.at_home_only = junk, at_home_only
         try:
             try:
                 self.context.compute(rows)
@@ -98,4 +116,5 @@ class Backbone:
 
     def close(self) -> None:
         self.context.close()
+        self._early.close()
         self.model.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import trio
 
+from node.decode.at_home import at_home
 from node.decode.ledger import TripsLedger
 from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
@@ -52,7 +53,7 @@ class SwarmPort:
 
     Args:
         cells, kernels: what is computed here.
-        table: who holds what, home included.
+        table: who holds what; what is at home is written into it here.
         settings: codec, combine, deadline of remote calls.
 
     `run` must be running on the event loop while passes are made on other threads.
@@ -69,10 +70,10 @@ class SwarmPort:
         settings: WireSettings,
     ) -> None:
         self._model_id = bytes.fromhex(model_id)
-        self._cells = cells
         self._kernels = kernels
         self._table = table
-        self._settings = settings
+        self._home_lock = threading.Lock()
+        self.settings = settings
         self._peers = peers
         self.estimates = Estimates()
         self._star = Star(peers, self._from_home, self.estimates)
@@ -82,7 +83,15 @@ class SwarmPort:
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._stopped = False
+        self._left_out: list[float] = []
         self.ledger = TripsLedger()
+        self.set_home(cells)
+
+    def set_home(self, cells: Cells) -> None:
+        """From now on this is at home. From any thread; a call under way keeps what it began with."""
+        with self._home_lock:
+            self._cells = cells
+            self._table.set_home(cells.experts(self._model_id))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry calls until cancelled; a call under way then ends with `Interrupted`."""
@@ -104,11 +113,13 @@ class SwarmPort:
         if self._stopped:  # also where everything is at home and nobody would be waited for
             raise Interrupted("the node is shutting down")
         call = inputs.call
-        holders = self._table.holders(call.layer, call.index)
-        if not holders.holders or holders.holders[0].peer_id != HOME:
+        with self._home_lock:  # what is computed here is what the plan gives to home
+            held = self._cells.find(self._model_id, call.layer, call.index)
+            holders = self._table.holders(call.layer, call.index)
+        if inputs.at_home_only:
+            return self._guess(inputs, held)
+        if held is None or not holders.holders or holders.holders[0].peer_id != HOME:
             return self._send(self._moe_call(inputs), holders)
-        held = self._cells.find(self._model_id, call.layer, call.index)
-        assert held is not None  # the table's home entry is made from these cells
         needed = 0
         if not held.is_whole:
             for expert in set(inputs.ids.ravel().tolist()):
@@ -134,6 +145,16 @@ class SwarmPort:
         else:
             raise ticket.error or Interrupted("the node is shutting down")
         return ticket.result
+
+    def left_out(self) -> list[float]:
+        """Shares of the router's weight that guesses have left out since this was asked last, one a call."""
+        told, self._left_out = self._left_out, []
+        return told
+
+    def _guess(self, inputs: ExpertInputs, held: HeldCall | None) -> Float32Array:
+        result, missing = at_home(inputs, held, self._kernels)
+        self._left_out.append(missing)
+        return result
 
     def _moe_call(self, inputs: ExpertInputs) -> MoeCall:
         call, x = inputs.call, inputs.x
@@ -180,7 +201,7 @@ class SwarmPort:
     async def _carry(self, ticket: _Ticket, holders: LayerHolders) -> None:
         self._waiting[id(ticket.call)] = ticket
         try:
-            ticket.result, _ = await self._star.dispatch(ticket.call, holders, self._settings, ticket.stats)
+            ticket.result, _ = await self._star.dispatch(ticket.call, holders, self.settings, ticket.stats)
         except PanalError as error:
             ticket.error = error
         finally:

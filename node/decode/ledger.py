@@ -10,15 +10,54 @@ import msgspec
 from routing.dispatch.call import CallStats
 
 
+@dataclass(frozen=True, slots=True)
+class PassDone:
+    """A pass that succeeded.
+
+    Attributes:
+        rows: tokens computed, guesses included.
+        drafted, accepted: guesses verified, and those that were right.
+        tokens: chosen after it; none after a piece of the prompt that is not its last, several when guesses
+            were right.
+        decoding: it was made for tokens after the first one.
+        drafting: seconds spent on guessing before it; seconds: the pass itself.
+    """
+
+    rows: int
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    decoding: bool = False
+    drafting: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What trips have cost so far.
+
+    Attributes:
+        waited: seconds that the decoding thread stood waiting.
+    """
+
+    trips: int = 0
+    waited: float = 0.0
+
+
 class TripsReport(msgspec.Struct, frozen=True):
     """The ledger as people and programs get it.
 
     Attributes:
-        passes: times the whole model was run; tokens: rows in all of them.
+        passes: times the whole model was run; tokens: rows in all of them, wrong guesses included.
         calls_per_pass: MoE calls (layers with routed experts) in a pass; the most there were: a pass that
             wants no output skips the last layer.
         trips: waits for remote experts: a call asks all its servers at once and waits once.
         trips_per_token: trips over tokens; trips_per_pass: trips over passes.
+        decoded: tokens chosen after the prompt's own; decode_passes, decode_trips: what they took.
+        trips_per_layer_token: decode_trips over calls_per_pass x decoded: 1 is a trip for every layer of every
+            token, the figure that matters most.
+        drafted, accepted: guesses that were verified, and those that were right.
+        drafting: seconds spent on guessing.
         bytes_out, bytes_back: on the wire, frames included.
         bytes_per_token_layer: both ways together, over (token, MoE call) pairs that were sent out.
         waited: seconds the decoding thread stood waiting; computed_home: seconds in kernels at home.
@@ -45,6 +84,13 @@ class TripsReport(msgspec.Struct, frozen=True):
     moved: int = 0
     late: dict[str, int] = {}
     failures: dict[str, int] = {}
+    decoded: int = 0
+    decode_passes: int = 0
+    decode_trips: int = 0
+    trips_per_layer_token: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
+    drafting: float = 0.0
 
 
 @dataclass
@@ -64,10 +110,17 @@ class TripsLedger:
     moved: int = 0
     late: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    decoded: int = 0
+    decode_passes: int = 0
+    decode_trips: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafting: float = 0.0
     _slowest: dict[str, int] = field(default_factory=dict)
     _tokens_sent: int = 0
     _calls_before: int = 0
     _most_calls: int = 0
+    _trips_before: int = 0
 
     def count_call(self, stats: CallStats, tokens: int, waited: float) -> None:
         """Add one MoE call that went through the star."""
@@ -95,12 +148,24 @@ class TripsLedger:
         self.computed_home += seconds
         self.calls += whole
 
-    def count_pass(self, tokens: int) -> None:
+    def count_pass(self, done: PassDone) -> None:
         """End a pass that succeeded."""
         self._most_calls = max(self._most_calls, self.calls - self._calls_before)
         self._calls_before = self.calls
         self.passes += 1
-        self.tokens += tokens
+        self.tokens += done.rows
+        self.drafted += done.drafted
+        self.accepted += done.accepted
+        self.drafting += done.drafting
+        if done.decoding:
+            self.decoded += done.tokens
+            self.decode_passes += 1
+            self.decode_trips += self.trips - self._trips_before
+        self._trips_before = self.trips
+
+    def spent(self) -> Spent:
+        """The trips so far."""
+        return Spent(self.trips, self.waited)
 
     def report(self) -> TripsReport:
         def per(amount: float, of: int, digits: int) -> float:
@@ -124,4 +189,11 @@ class TripsLedger:
             moved=self.moved,
             late=dict(self.late),
             failures=dict(self.failures),
+            decoded=self.decoded,
+            decode_passes=self.decode_passes,
+            decode_trips=self.decode_trips,
+            trips_per_layer_token=per(self.decode_trips, self._most_calls * self.decoded, 4),
+            drafted=self.drafted,
+            accepted=self.accepted,
+            drafting=round(self.drafting, 4),
         )

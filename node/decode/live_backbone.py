@@ -6,13 +6,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from node.decode.backbone import Backbone
+from node.decode.drafting.guessing import Guessing
+from node.decode.drafting.rule import AlwaysRule
+from node.decode.drafting.self_draft import SelfDraft
 from node.decode.expert_port import SwarmPort
+from node.decode.ledger import PassDone
 from node.decode.not_covered import PENDING, Asked, NotCovered, describe
+from node.decode.session import Session
 from node.engine.expert_holes import ExpertPort
 from node.engine.kernels import Kernels
 from node.engine.library import Library
@@ -66,6 +72,9 @@ class BackboneSettings:
         context: tokens of KV cache; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
         ubatch: rows of a graph.
         deadline: seconds for a call's answer.
+        draft: who guesses: "auto", "off", "self", "ngram", "model".
+        draft_model: the files of a small model that guesses.
+        exact: guessing changes no token (node.decode.exactness).
     """
 
     threads: int
@@ -74,12 +83,23 @@ class BackboneSettings:
     context: int | None = None
     ubatch: int = 512
     deadline: float = 30.0
+    draft: str = "off"
+    draft_model: tuple[Path, ...] = ()
+    exact: bool = True
 
 
 class LiveBackbone:
     """A backbone whose peers are being kept connected."""
 
-    def __init__(self, backbone: Backbone, port: SwarmPort, table: HolderTable, node: SwarmNode) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        port: SwarmPort,
+        table: HolderTable,
+        node: SwarmNode,
+        settings: BackboneSettings,
+    ) -> None:
+        self.settings = settings
         self.backbone = backbone
         self.port = port
         self.table = table
@@ -89,6 +109,19 @@ class LiveBackbone:
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
         """Run something that makes passes, on a thread; cancelling ends its next wait for experts."""
         return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=False)
+
+    def session(
+        self, sequence: int = 0, *, on_pass: Callable[[PassDone], None] = lambda done: None
+    ) -> Session:
+        """A new session that guesses as the settings say. To be closed when its text is done."""
+        return Session(
+            self.backbone,
+            sequence,
+            guessing=guessing_for(self, sequence),
+            exact=self.settings.exact,
+            on_pass=on_pass,
+            spent=self.port.ledger.spent,
+        )
 
     async def covered(
         self, seconds: float = COVER_SECONDS, progress: Progress = lambda what, done, total: None
@@ -202,20 +235,16 @@ async def live_backbone(
         stored.model_id, call_shapes(manifest), unusable=lambda told: why_unusable(told, settings)
     )
     kernels = Kernels(library, threads=settings.threads)
-    cells = home or Cells()
-    key = bytes.fromhex(stored.model_id)
-    table.set_home(
-        {
-            (call.layer, call.index): held.experts()
-            for call in manifest.calls
-            if (held := cells.find(key, call.layer, call.index)) is not None
-        }
-    )
     role = Role(serves=False, wanted_model=stored.model_id)
     node = SwarmNode(place, role, watching=Watching(connected=table.connected, lost=table.disconnected))
     wire = WireSettings(settings.wire, settings.wire, settings.combine, settings.deadline)
     port = SwarmPort(
-        stored.model_id, cells=cells, kernels=kernels, table=table, peers=node.links.find, settings=wire
+        stored.model_id,
+        cells=home or Cells(),
+        kernels=kernels,
+        table=table,
+        peers=node.links.find,
+        settings=wire,
     )
     backbone: Backbone | None = None
     try:
@@ -232,13 +261,20 @@ async def live_backbone(
                     threads=settings.threads,
                 )
             )
-            yield LiveBackbone(backbone, port, table, node)
+            yield LiveBackbone(backbone, port, table, node, settings)
             nursery.cancel_scope.cancel()
     finally:
         node.close()
         if backbone is not None:
             backbone.close()
         kernels.close()
+
+
+def guessing_for(live: LiveBackbone, sequence: int) -> Guessing | None:
+    """Who guesses for a sequence."""
+    if live.settings.draft == "off":
+        return None
+    return Guessing(SelfDraft(live.backbone, live.port.left_out, sequence), AlwaysRule(6))
 
 
 def call_shapes(manifest: Manifest) -> dict[tuple[int, int], CallShape]:

@@ -40,6 +40,7 @@ class Sampler:
 
     def __init__(self, library: Library, settings: SamplingSettings) -> None:
         self._library = library
+        self.temperature = settings.temperature
         chain: Any = library.llama_sampler_chain_init(library.llama_sampler_chain_default_params())
         self._chain = chain
         if settings.temperature == 0:
@@ -58,6 +59,14 @@ class Sampler:
         """The next token after the `row`th row of the last pass, which must have been wanted."""
         token: int = self._library.llama_sampler_sample(self._chain, context.handle, row)
         return token
+
+    def clone(self) -> Sampler:
+        """One in the same state: its next draws are the ones that this one's will be."""
+        twin = object.__new__(Sampler)
+        twin._library = self._library
+        twin.temperature = self.temperature
+        twin._chain = self._library.llama_sampler_clone(self._chain)
+        return twin
 
     def close(self) -> None:
         if self._chain:

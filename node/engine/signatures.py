@@ -52,6 +52,7 @@ GGML: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "ggml_set_output": (None, (P,)),
     "ggml_new_graph_custom": (P, (P, SIZE, BOOL)),
     "ggml_build_forward_expand": (None, (P, P)),
+    "ggml_graph_add_node": (None, (P, P)),
     "ggml_backend_cpu_init": (P, ()),
     "ggml_backend_cpu_set_n_threads": (None, (P, C.c_int)),
     "ggml_backend_free": (None, (P,)),
@@ -77,6 +78,8 @@ LLAMA: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_model_free": (None, (P,)),
     "llama_model_n_embd": (I32, (P,)),
     "llama_model_n_ctx_train": (I32, (P,)),
+    "llama_model_is_recurrent": (BOOL, (P,)),
+    "llama_model_is_hybrid": (BOOL, (P,)),
     "llama_init_from_model": (P, (P, ContextParams)),
     "llama_free": (None, (P,)),
     "llama_n_ctx": (C.c_uint32, (P,)),
@@ -109,5 +112,6 @@ LLAMA: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_sampler_init_min_p": (P, (F32, SIZE)),
     "llama_sampler_init_temp": (P, (F32,)),
     "llama_sampler_sample": (I32, (P, P, I32)),
+    "llama_sampler_clone": (P, (P,)),
     "llama_sampler_free": (None, (P,)),
 }

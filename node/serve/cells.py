@@ -41,6 +41,11 @@ class HeldCall:
     def experts(self) -> list[int]:
         return [int(expert) for expert in np.flatnonzero(self._run_of >= 0)]
 
+    def holds(self, experts: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+        """Which of these experts of the model are held, in the shape they come in."""
+        held: npt.NDArray[np.bool_] = self._run_of[experts] >= 0
+        return held
+
     def missing(self, experts: npt.NDArray[np.uint16]) -> tuple[int, ...]:
         """Those of the experts that are not held, ascending."""
         known = experts < self.call.n_experts
@@ -116,6 +121,10 @@ class Cells:
 
     def find(self, model_id: bytes, layer: int, index: int) -> HeldCall | None:
         return self._calls.get(model_id, {}).get((layer, index))
+
+    def experts(self, model_id: bytes) -> dict[tuple[int, int], list[int]]:
+        """What is held of a model, by (layer, call index)."""
+        return {key: call.experts() for key, call in self._calls.get(model_id, {}).items()}
 
     def count(self) -> int:
         """Cells held, over all models."""

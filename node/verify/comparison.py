@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from node.decode.ledger import TripsReport
+from node.decode.ledger import PassDone, TripsReport
 from node.decode.live_backbone import LiveBackbone
 from node.engine.context import Context, Row
 from node.engine.expert_holes import ExpertInputs, ExpertPort
@@ -61,6 +61,8 @@ class Verdict(msgspec.Struct, frozen=True):
         trips, bytes_out, bytes_back: of the swarm's passes.
         passed: what the mode promises holds; reason: what does not, or what was shown.
         routes: how each server was reached in the end.
+        rows: how many were compared.
+        gate: what was recorded for `wire = "auto"`, in words; "" for f32.
     """
 
     model_id: str
@@ -79,6 +81,8 @@ class Verdict(msgspec.Struct, frozen=True):
     passed: bool
     reason: str
     routes: list[dict[str, object]] = []
+    rows: int = 0
+    gate: str = ""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ def verify(
 
     def over_swarm(rows: list[Row]) -> Float32Array:
         result = backbone.run(rows)
-        live.port.ledger.count_pass(len(rows))
+        live.port.ledger.count_pass(PassDone(len(rows)))
         return result
 
     def counter(where: str, passes: int) -> Callable[[], None]:
@@ -287,6 +291,7 @@ def judge(
         trips=report.trips,
         bytes_out=report.bytes_out,
         bytes_back=report.bytes_back,
+        rows=rows,
         passed=not faults,
         reason="; ".join(faults)
         or (

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from node.decode.ledger import TripsReport
+from node.decode.ledger import PassDone, TripsReport
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.engine.context import Context, Row
 from node.engine.library import Library
@@ -168,7 +168,7 @@ async def _open(
 def _counted(live: LiveBackbone) -> Compute:
     def run(rows: Sequence[Row]) -> Float32Array:
         result = live.backbone.run(rows)
-        live.port.ledger.count_pass(len(rows))
+        live.port.ledger.count_pass(PassDone(len(rows)))
         return result
 
     return run

@@ -122,7 +122,7 @@ def test_a_prompt_runs_in_pieces_of_a_ubatch(model: ModelParts, ubatch: int) -> 
     counted: list[int] = []
     port = WatchedPort(model.local())
     with model.backbone(port, n_ubatch=ubatch) as backbone:
-        session = Session(backbone, on_pass=counted.append)
+        session = Session(backbone, on_pass=lambda done: counted.append(done.rows))
         prompt = model.tokens(30)
         session.append(prompt)
         sampler = Sampler(model.library, GREEDY)
@@ -156,7 +156,7 @@ def test_a_failed_pass_is_continued(model: ModelParts, fail_at: int) -> None:
         expected = generate(backbone, GREEDY, 6)
         backbone.context.clear()
         counted: list[int] = []
-        session = Session(backbone, on_pass=counted.append)
+        session = Session(backbone, on_pass=lambda done: counted.append(done.rows))
         session.append(Tokenizer(backbone.model).encode(PROMPT))
         prompt = len(session.tokens)
         sampler = Sampler(model.library, GREEDY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.decode.ledger import TripsLedger
+from node.decode.ledger import PassDone, TripsLedger
 from routing.dispatch.call import CallStats, Failure, ServerStats
 from routing.errors import PeerError
 
@@ -28,7 +28,7 @@ def test_sums() -> None:
                 ledger.count_home(0.25, whole=True)
             else:
                 ledger.count_call(stats(100 * tokens, 50, {"a": 0.1, "b": 0.2 + layer}), tokens, 0.5)
-        ledger.count_pass(tokens)
+        ledger.count_pass(PassDone(tokens))
     report = ledger.report()
     assert (report.passes, report.tokens, report.calls_per_pass, report.trips) == (3, 7, 3, 6)
     assert report.trips_per_pass == 2.0 and report.trips_per_token == pytest.approx(6 / 7, abs=1e-3)
@@ -42,7 +42,7 @@ def test_a_call_that_asked_nobody_is_no_trip() -> None:
     ledger = TripsLedger()
     ledger.count_call(stats(0, 0, {}, waves=0), 4, 0.0)
     ledger.count_home(0.1, whole=False)
-    ledger.count_pass(4)
+    ledger.count_pass(PassDone(4))
     report = ledger.report()
     assert (report.trips, report.calls_per_pass, report.bytes_per_token_layer) == (0, 1, 0)
     ledger.count_call(stats(80, 20, {"a": 0.1}), 2, 0.0)
@@ -52,7 +52,7 @@ def test_a_call_that_asked_nobody_is_no_trip() -> None:
 def test_waves_after_failures_are_one_trip_with_all_their_bytes() -> None:
     ledger = TripsLedger()
     ledger.count_call(stats(300, 30, {"b": 0.1}, waves=3), 1, 0.1)
-    ledger.count_pass(1)
+    ledger.count_pass(PassDone(1))
     report = ledger.report()
     assert (report.trips, report.bytes_out) == (1, 300)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from node.decode.ledger import TripsLedger, TripsReport
+from node.decode.ledger import PassDone, TripsLedger, TripsReport
 from node.engine.context import Row
 from node.verify.comparison import Bounds, Comparison, Verdict, judge, plan_batches, run_passes
 from routing.dispatch.call import CallStats
@@ -20,7 +20,7 @@ def report(trips: int = 4) -> TripsReport:
     ledger = TripsLedger()
     for _ in range(trips):
         ledger.count_call(CallStats(10, 20, waves=1), 1, 0.0)
-    ledger.count_pass(1)
+    ledger.count_pass(PassDone(1))
     return ledger.report()
 
 

@@ -1,0 +1,1 @@
+"""Measurements that a user can repeat on their own model and peers."""
