@@ -19,7 +19,6 @@ from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.gguf.types import TENSOR_TYPES
-from node.model.manifest import decode_manifest
 from node.model.slice_file import SLICE_TYPE, read_slice
 from node.model.trunk import plan_trunk, write_trunk
 from node.prover import Prover
@@ -59,10 +58,10 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
     for call in manifest.calls:
         key = (
             call.group, call.n_experts, used[call.layer, call.group], call.n_in, call.n_out,
-            call.bytes_per_cell, formula(call.recipe.output) + _before(call.recipe),
+            call.bytes_per_cell, formula(call.recipe.output) + _before(call.recipe), call.run_length,
         )  # fmt: skip
         groups.setdefault(key, []).append(call.layer)
-    names = ("group", "experts", "used", "n_in", "n_out", "bytes_per_cell", "recipe")
+    names = ("group", "experts", "used", "n_in", "n_out", "bytes_per_cell", "recipe", "run_length")
     return {
         "file": str(path),
         "kind": "model",
@@ -82,7 +81,7 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
 def inspect_slice(path: Path) -> dict[str, Any]:
     """What a slice file holds, and of which model."""
     piece = read_slice(path)
-    manifest = decode_manifest(piece.manifest_json, model_id=piece.model_id, source=str(path))
+    manifest = piece.manifest()
     held = sorted({name.layer for name in piece.tensors})
     return {
         "file": str(path),

@@ -14,7 +14,7 @@ from typing import IO
 
 from node.config import render_config
 from node.config.shape import ServeTable
-from node.model.manifest import Manifest
+from node.model.manifest import ExpertCall, Manifest
 from routing.errors import LocalError
 from routing.multiaddr import PeerAddress
 
@@ -38,16 +38,23 @@ class LocalSwarm:
         self._files = ExitStack()
         self.addresses: list[PeerAddress] = []
 
-    def start(self, model: Path, manifest: Manifest, servers: int) -> None:
+    def start(self, model: Path, manifest: Manifest, servers: int, *, whole_runs: bool = False) -> None:
         """Start the servers and wait until all listen.
+
+        Args:
+            whole_runs: each gets whole runs of experts, as combine stable needs.
 
         Raises:
             LocalError: more servers than experts, or one did not come up (with the end of its log).
         """
-        fewest = min(call.n_experts for call in manifest.calls if call.index == 0)
+        fewest = min(_pieces(call, whole_runs) for call in manifest.calls if call.index == 0)
         if servers > fewest:
-            raise LocalError(f"{servers} servers for layers of {fewest} experts: each must hold at least one")
-        self.start_with([shares(model, manifest, number, servers) for number in range(servers)])
+            what = "whole runs of experts" if whole_runs else "experts"
+            raise LocalError(f"{servers} servers for layers of {fewest} {what}: each must hold at least one")
+        serves = [
+            shares(model, manifest, number, servers, whole_runs=whole_runs) for number in range(servers)
+        ]
+        self.start_with(serves)
 
     def start_with(self, serves: Sequence[Sequence[ServeTable]]) -> None:
         """Start one server for each list of `[[serve]]` tables and wait until all listen."""
@@ -153,15 +160,18 @@ class LocalSwarm:
         self._files.close()
 
 
-def shares(model: Path, manifest: Manifest, number: int, servers: int) -> list[ServeTable]:
+def shares(
+    model: Path, manifest: Manifest, number: int, servers: int, *, whole_runs: bool = False
+) -> list[ServeTable]:
     """`[[serve]]` tables of one of `servers` servers: a contiguous share of each layer's experts."""
     tables: list[ServeTable] = []
-    layers_by_count: dict[int, list[int]] = {}
+    layers_by_share: dict[tuple[int, int], list[int]] = {}
     for call in manifest.calls:
         if call.index == 0:
-            layers_by_count.setdefault(call.n_experts, []).append(call.layer)
-    for count, layers in layers_by_count.items():
-        first, end = count * number // servers, count * (number + 1) // servers
+            pieces, size = _pieces(call, whole_runs), call.run_length if whole_runs else 1
+            first, end = pieces * number // servers * size, pieces * (number + 1) // servers * size
+            layers_by_share.setdefault((first, min(end, call.n_experts)), []).append(call.layer)
+    for (first, end), layers in layers_by_share.items():
         tables.append(
             ServeTable(
                 model=str(model.resolve()),
@@ -170,3 +180,8 @@ def shares(model: Path, manifest: Manifest, number: int, servers: int) -> list[S
             )
         )
     return tables
+
+
+def _pieces(call: ExpertCall, whole_runs: bool) -> int:
+    """Into how many pieces the experts of a call can be shared out."""
+    return -(-call.n_experts // call.run_length) if whole_runs else call.n_experts

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from routing.dispatch.plan import HOME, Holder, LayerHolders
+from routing.dispatch.choice import clear
+from routing.dispatch.holders import HOME, Holder, LayerHolders
+from routing.latency import Cost
 from routing.wire.holdings import Holdings
 
-SWITCH_SHARE = 0.2
-SWITCH_SECONDS = 0.003
-"""How far a peer's cost must move before the table takes note: else two equal replicas would take turns at
-every breath of the network, and neither's connection would stay warm."""
+REFERENCE_PAIRS = 4
+"""Pairs of the call by which a change of a peer's cost is measured: a decoded token's share at one of a few
+servers."""
 
 
 MAX_FORMER = 256
@@ -26,10 +27,12 @@ class CallShape:
     Attributes:
         n_experts: of this call.
         n_cells: experts of the layer's first call, by which slices are numbered (chunk experts are fewer).
+        run_length: experts of a run, if only whole runs at one holder count (combine stable); else 0.
     """
 
     n_experts: int
     n_cells: int
+    run_length: int = 0
 
     def run(self, first: int, last: int) -> tuple[int, int]:
         """The experts of this call that go with cells first..last, both included."""
@@ -67,7 +70,7 @@ class HolderTable:
         self._model_id = model_id
         self._calls = calls
         self._unusable = unusable
-        self._costs: Mapping[str, float] = {}
+        self._costs: Mapping[str, Cost] = {}
         self._doubted: frozenset[str] = frozenset()
         self._peers: dict[str, _Peer] = {}
         self._home: dict[tuple[int, int], Holder] = {}
@@ -101,11 +104,13 @@ class HolderTable:
         """Everybody who is connected and can be asked."""
         return [peer_id for peer_id, peer in self._peers.items() if peer.connected and not peer.unusable]
 
-    def weigh(self, costs: Mapping[str, float], doubted: Collection[str]) -> None:
+    def weigh(self, costs: Mapping[str, Cost], doubted: Collection[str]) -> None:
         """Take note of what asking each peer costs now, and of whom others are to be asked before.
 
         Args:
-            costs: seconds by peer; small changes are passed over.
+            costs: by peer. Changes by which an answer does not become clearly slower or quicker
+                (routing.dispatch.choice) are passed over: else two equal replicas would take turns at every
+                breath of the network, and neither's connection would stay warm.
             doubted: peers that are asked only for experts that nobody else holds.
         """
         shown = {peer: self._shown(peer, cost) for peer, cost in costs.items()}
@@ -113,10 +118,12 @@ class HolderTable:
             self._costs, self._doubted = shown, frozenset(doubted)
             self._ready = {}
 
-    def _shown(self, peer_id: str, cost: float) -> float:
+    def _shown(self, peer_id: str, cost: Cost) -> Cost:
         before = self._costs.get(peer_id)
-        if before is not None and abs(cost - before) <= max(before * SWITCH_SHARE, SWITCH_SECONDS):
-            return before
+        if before is not None:
+            seconds = before.of(REFERENCE_PAIRS)
+            if abs(cost.of(REFERENCE_PAIRS) - seconds) <= clear(seconds):
+                return before
         return cost
 
     def holders(self, layer: int, index: int) -> LayerHolders:
@@ -126,15 +133,27 @@ class HolderTable:
         known, key = self._ready, (layer, index)
         ready = known.get(key)
         if ready is None:
-            ready = known[key] = self._collect(key)
+            ready = self._collect(key)
+            shape = self._calls[key]
+            if shape.run_length:
+                ready = ready.by_runs(shape.run_length, shape.n_experts)
+            known[key] = ready
         return ready
 
-    def missing(self) -> dict[int, list[int]]:
-        """Experts of each layer's first call that nobody connected holds; empty if the model is covered."""
+    def run_lengths(self, layers: Collection[int]) -> list[int]:
+        """Of the first calls of these layers: how many experts must be at one holder together."""
+        return [self._calls[layer, 0].run_length for layer in layers]
+
+    def missing(self, *, whole_runs: bool = True) -> dict[int, list[int]]:
+        """Experts of each layer's first call that nobody connected holds; empty if the model is covered.
+
+        Args:
+            whole_runs: experts do not count whose run nobody holds the whole of, where the calls say so.
+        """
         lacking = {}
         for (layer, index), shape in sorted(self._calls.items()):
             held = 0
-            known = self.holders(layer, index)
+            known = self.holders(layer, index) if whole_runs else self._collect((layer, index))
             for holder in known.holders + known.reserve:
                 held |= holder.held
             absent = [expert for expert in range(shape.n_experts) if not held >> expert & 1]
@@ -158,7 +177,8 @@ class HolderTable:
         reserve: list[Holder] = []
         formerly = {}
         costs, doubted = self._costs, self._doubted
-        unknown = max(costs.values(), default=0.0)  # a peer that came just now is not better than the known
+        # A peer that came just now is not better than the known.
+        unknown = max(costs.values(), key=lambda cost: cost.of(1), default=Cost(0.0, 0.0))
         for peer_id, peer in sorted(self._peers.items()):
             held = peer.held.get(key)
             if held is None:
@@ -166,12 +186,12 @@ class HolderTable:
             if not held:
                 continue
             if peer.connected and not peer.unusable:
-                holder = Holder(peer_id, held, costs.get(peer_id, unknown))
+                holder = Holder(peer_id, held, *costs.get(peer_id, unknown))
                 (reserve if peer_id in doubted else holders).append(holder)
             else:
                 formerly[peer_id] = (held, peer.unusable or peer.reason)
         for ordered in (holders, reserve):
-            ordered.sort(key=lambda each: each.cost)
+            ordered.sort(key=lambda each: each.least)
         home = [self._home[key]] if key in self._home else []
         return LayerHolders(key[0], (*home, *holders), formerly, tuple(reserve))
 

@@ -7,7 +7,6 @@ the others are compared with, token by token.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -60,7 +59,7 @@ class TripsRow(msgspec.Struct, frozen=True):
     accepted: int
     tokens_per_second: float
     speedup: float
-    bytes_per_token: float
+    bytes_per_row: float
     waited: float
     drafting: float
     differ: int
@@ -153,7 +152,7 @@ def _row(live: LiveBackbone, case: Case, tally: _Tally, first: _Tally) -> TripsR
         accepted=report.accepted,
         tokens_per_second=round(speed, 2),
         speedup=round(speed / plain, 3),
-        bytes_per_token=round((report.bytes_out + report.bytes_back) / max(report.tokens, 1), 1),
+        bytes_per_row=round((report.bytes_out + report.bytes_back) / max(report.tokens, 1), 1),
         waited=report.waited,
         drafting=report.drafting,
         differ=sum(a != b for a, b in zip(tally.tokens, first.tokens, strict=True)),

@@ -14,7 +14,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """What a command's `add_arguments` adds itself to (generic for the type checker only)."""
 
 DEFAULT_CONFIG = Path("node.toml")
-COMBINES = ("rows", "sum")
+COMBINES = ("rows", "sum", "stable")
 WIRES = ("f32", "f16", "int8")
 MAX_SEED = 2**32 - 1  # llama.cpp's samplers take 32 bits, the largest meaning "choose one"
 MAX_TOKENS = 1_000_000  # of one answer; longer than any context llama.cpp runs today

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, TextIO, cast
 
-from node.cli import demo, generate, init, model, netcheck, run, slices, swarm, verify
+from node.cli import bench, demo, generate, home, init, model, netcheck, run, slices, swarm, verify
 from node.sigint import EXIT_INTERRUPTED
 from routing.errors import LocalError, PanalError
 
@@ -25,7 +25,7 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head` leaves
 
-COMMANDS = (demo, verify, init, run, generate, netcheck, swarm, model, slices)
+COMMANDS = (demo, verify, init, run, generate, netcheck, swarm, model, slices, home, bench)
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -1,4 +1,4 @@
-"""`panal generate`: text from the config's backbone, token by token."""
+"""`panal generate`: text from the config's backbone, token by token; of many prompts together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_sampling
+from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_sampling, integer
+from node.cli.generate_batch import DEFAULT_LANES, MOST_LANES, read_prompts, run_batch
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -29,12 +30,23 @@ def add_arguments(subparsers: Subparsers) -> None:
         epilog="Only the answer goes to stdout, as it comes; the prompt is not repeated.",
     )
     add_config(parser)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument(
+        "-p", "--prompt", metavar="TEXT", help="the prompt; - reads stdin, less one newline at its end"
+    )
+    asked.add_argument(
+        "--prompts",
+        metavar="FILE",
+        help="many prompts, one a line (- reads stdin), decoded together: a trip serves all of them; prints "
+        "each answer below a line with its number, in the file's order; with --json one object a line and "
+        "one for the whole at the end",
+    )
     parser.add_argument(
-        "-p",
-        "--prompt",
-        required=True,
-        metavar="TEXT",
-        help="the prompt; - reads stdin, less one newline at its end",
+        "--lanes",
+        type=integer(1, MOST_LANES),
+        metavar="N",
+        help=f"with --prompts: contexts, of which one computes while others wait, each with its own cache "
+        f"(default: {DEFAULT_LANES})",
     )
     add_sampling(parser)
     add_json(parser)
@@ -42,7 +54,7 @@ def add_arguments(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Stream one answer."""
+    """Stream one answer, or give many."""
     from node.cli.progress import Progress
     from node.cli.table import format_table
     from node.config import load_config
@@ -51,8 +63,20 @@ def run(args: argparse.Namespace) -> int:
     from node.interrupt import run_interruptible
 
     config = load_config(args.config)
-    prompt = _prompt(args.prompt)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
+    if args.prompts is not None:
+        return run_batch(
+            config,
+            read_prompts(args.prompts),
+            args.tokens,
+            sampling,
+            lanes=args.lanes or DEFAULT_LANES,
+            as_json=args.json,
+            stats=args.stats,
+        )
+    if args.lanes is not None:
+        raise LocalError("--lanes goes with --prompts: one sequence cannot be split over contexts")
+    prompt = _prompt(args.prompt)
     with Progress() as progress:
         answer = run_interruptible(
             lambda: generate(config, prompt, args.tokens, sampling, quiet=args.json, progress=progress),
@@ -77,7 +101,8 @@ async def generate(
 ) -> Answer:
     """Open the config's backbone and stream one answer to stdout (nowhere if quiet)."""
     from node.cli.progress import Progress
-    from node.decode.answer import answer, configured_backbone
+    from node.decode.answer import answer
+    from node.decode.configured import configured_backbone
 
     say = progress or Progress()
 
@@ -86,7 +111,11 @@ async def generate(
         if not quiet:
             print(text, end="", flush=True)
 
-    async with configured_backbone(config, say.report, prompt=prompt) as live:
+    def tell(line: str) -> None:
+        say.clear()
+        print(f"panal: {line}", file=sys.stderr)
+
+    async with configured_backbone(config, say.report, prompt=prompt, tell=tell) as live:
         say.clear()
         return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
 

@@ -81,6 +81,12 @@ def add_arguments(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--relay", action="store_true", help="be a relay for nodes that cannot be reached; needs no model"
     )
+    parser.add_argument(
+        "--home-memory",
+        type=_memory,
+        metavar="SIZE",
+        help='with --model: memory for experts computed here, to save trips, like "4GiB" or "50%%"',
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the config")
     add_json(parser)
 
@@ -93,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
     from node.config.shape import DEFAULT_LISTEN
     from routing.identity import Identity
 
+    if args.home_memory is not None and args.model is None:
+        raise LocalError("--home-memory is for the model that runs from here: give it with --model")
     path: Path = args.output if args.dir is None else args.dir / DEFAULT_CONFIG
     text = render_config(
         name=args.name,
@@ -100,6 +108,7 @@ def run(args: argparse.Namespace) -> int:
         listen=args.listen or DEFAULT_LISTEN,
         peers=args.peer,
         model=None if args.model is None else _model_from(args.model, path),
+        home_memory=args.home_memory,
         serve=[_table(serve, path) for serve in args.serve],
         relay=args.relay,
     )
@@ -154,6 +163,17 @@ def _peer(text: str) -> str:
     if peer.peer_id is None:
         raise argparse.ArgumentTypeError(f"{text!r} does not say who must answer; add /p2p/PEER-ID")
     return str(peer)
+
+
+def _memory(text: str) -> str:
+    """An argparse type: an amount of memory, as it is written into the config."""
+    from node.sizes import MemoryBudget
+
+    try:
+        MemoryBudget.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text.strip()
 
 
 def _serve(text: str) -> Serve:

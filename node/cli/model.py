@@ -115,10 +115,10 @@ def _inspection(report: dict[str, Any]) -> str:
     ]
     rows = [
         (
-            call["layers"], call["experts"], call["used"], f"{call['n_in']} -> {call['n_out']}",
-            f"{call['bytes_per_cell']:,}", call["recipe"],
+            call["layers"], call["experts"], call["run_length"], call["used"],
+            f"{call['n_in']} -> {call['n_out']}", f"{call['bytes_per_cell']:,}", call["recipe"],
         )
         for call in report["calls"]
     ]  # fmt: skip
-    header = ("layers", "experts", "used", "row", "bytes per cell", "each computes")
+    header = ("layers", "experts", "in runs of", "used", "row", "bytes per cell", "each computes")
     return f"{format_table(('', ''), facts)}\n\n{format_table(header, rows)}"

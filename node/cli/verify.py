@@ -43,7 +43,8 @@ def add_arguments(subparsers: Subparsers) -> None:
         epilog=(
             "With FILE it starts local expert servers itself; with -c it uses the config's peers.\n"
             "Exit code 0 only if what the mode promises holds: rows and f32 byte-identical logits,\n"
-            "any other mode the two bounds above."
+            "any other mode the two bounds above. A verdict on f16 or int8 is kept in the store: it is what\n"
+            'wire = "auto" in a config goes by.'
         ),
     )
     which = parser.add_mutually_exclusive_group(required=True)
@@ -123,7 +124,12 @@ def _verify_file(args: argparse.Namespace, folder: Path, progress: Progress) -> 
     )
     with LocalSwarm(folder, store, threads=1) as swarm:
         progress.report("starting servers", 0, 0)
-        swarm.start(args.file, stored.manifest, args.servers or DEFAULT_SERVERS)
+        swarm.start(
+            args.file,
+            stored.manifest,
+            args.servers or DEFAULT_SERVERS,
+            whole_runs=args.combine == "stable",
+        )
         text = render_config(
             store=str(Path(store).resolve()),
             identity="identity.key",
@@ -176,5 +182,7 @@ def _report(verdict: Verdict) -> str:
     for route in verdict.routes:
         who = route["name"] or str(route["peer"])[-8:]
         rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
+    if verdict.gate:
+        rows.append(("for wire auto", verdict.gate))
     table = format_table(("", ""), rows)
     return f"{table}\n\n{'passed' if verdict.passed else 'FAILED'}: {verdict.reason}"

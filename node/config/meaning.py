@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from node.config.shape import (
+    DEFAULT_SHARE_RATE,
     BackboneTable,
     Backend,
     Combine,
     Draft,
+    HomeTable,
     RelayTable,
     ServeTable,
     SwarmTable,
@@ -22,6 +24,7 @@ from node.config.shape import (
     read_shape,
 )
 from node.ranges import Ranges
+from node.sizes import MemoryBudget
 from routing.control_address import ControlAddress
 from routing.errors import LocalError
 from routing.identity import PeerId
@@ -77,6 +80,8 @@ class SwarmConfig:
         lan: whether nodes on the same network are looked for and told of this one.
         control: where the control plane listens for TCP; None: it only dials.
         advert_seconds: how long one advert of this node lives.
+        share_cells: whether peers may copy the cells that this node serves.
+        share_rate: bytes a second that it sends of them at most.
     """
 
     listen: ListenAddress
@@ -88,6 +93,8 @@ class SwarmConfig:
     lan: bool
     control: tuple[str, int] | None
     advert_seconds: int
+    share_cells: bool = True
+    share_rate: int = DEFAULT_SHARE_RATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +132,18 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HomeConfig:
+    """One [[backbone.home]]: cells this node computes for itself.
+
+    Attributes:
+        experts: None means all of these layers.
+    """
+
+    layers: Ranges
+    experts: Ranges | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneConfig:
     """[backbone]: the model whose trunk runs here.
 
@@ -138,6 +157,8 @@ class BackboneConfig:
         draft: who guesses the next tokens, so that one pass yields several; auto: whoever it pays with.
         draft_model: a small model with the same vocabulary that guesses; whole, by path or id.
         exact: passes are made so that guessing changes no token (node.decode.exactness).
+        home_memory: for cells that are computed here instead of by others, which ones the plan says.
+        home: the same, cell by cell; not both.
     """
 
     model: ModelRef
@@ -149,6 +170,8 @@ class BackboneConfig:
     draft: Draft
     draft_model: ModelRef | None
     exact: bool
+    home_memory: MemoryBudget | None
+    home: tuple[HomeConfig, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,6 +360,8 @@ class _Check:
             lan=table.lan,
             control=self._control(table.control, listen),
             advert_seconds=table.advert_seconds,
+            share_cells=table.share_cells,
+            share_rate=table.share_rate,
         )
 
     def _control(self, text: str | None, listen: ListenAddress) -> tuple[str, int] | None:
@@ -386,6 +411,11 @@ class _Check:
         )
 
     def backbone(self, table: BackboneTable) -> BackboneConfig:
+        if table.home_memory is not None and table.home:
+            raise ConfigError(
+                f"{self._file}: backbone.home_memory lets the plan choose cells, [[backbone.home]] names them: "
+                "keep one of the two"
+            )
         if table.draft == "model" and table.draft_model is None:
             raise ConfigError(
                 f'{self._file}: backbone.draft is "model", but backbone.draft_model is missing: name a small '
@@ -405,6 +435,19 @@ class _Check:
                 else self.model("backbone.draft_model", table.draft_model)
             ),
             exact=table.exact,
+            home_memory=(
+                None
+                if table.home_memory is None
+                else self._parse("backbone.home_memory", MemoryBudget.parse, table.home_memory)
+            ),
+            home=tuple(self._home(f"backbone.home[{i}]", each) for i, each in enumerate(table.home)),
+        )
+
+    def _home(self, key: str, table: HomeTable) -> HomeConfig:
+        experts = table.experts
+        return HomeConfig(
+            layers=self._parse(f"{key}.layers", Ranges.parse, table.layers),
+            experts=None if experts is None else self._parse(f"{key}.experts", Ranges.parse, experts),
         )
 
     def serve(self, key: str, table: ServeTable) -> ServeConfig:

@@ -26,6 +26,8 @@ _SWARM_REST = """\
 # The open swarm, unless `panal swarm join` writes name, key and member of a private one here.
 # control = "/ip4/0.0.0.0/tcp/4190"    # or "off": no DHT, no relays; default: the port of `listen`
 # advert_seconds = 600 # how long what this node says of itself lives
+# share_cells = true   # peers may copy what this node serves, to compute it themselves
+# share_rate = 16777216    # bytes a second for that at most; it yields to everything else on the line anyway
 """
 
 _RELAY = """\
@@ -54,7 +56,7 @@ _BACKBONE_NOTE = """\
 """
 
 _BACKBONE_REST = """\
-# combine = "rows"    # "rows": the same bytes as one machine; "sum": less traffic
+# combine = "rows"    # "rows": the same bytes as one machine; "sum", "stable": less traffic
 # wire = "f32"        # or "f16", "int8": fewer bytes, other last bits; "auto": what passed verify
 # context = 4096      # tokens; default: what the model was trained with, at most 4096
 # ubatch = 512        # tokens computed at once
@@ -62,6 +64,9 @@ _BACKBONE_REST = """\
 # draft = "auto"      # who guesses tokens ahead, to save trips: "self", "ngram", "model", "off", or "auto"
 # draft_model = "small.gguf"   # a small whole model with the same vocabulary, to guess with
 # exact = true        # guessing changes no token; false: a little less computing, rarely other tokens
+# home_memory = "4 GiB"    # or "50%": experts computed here, chosen to save trips (panal home plan measures)
+# [[backbone.home]]        # or name them; experts = "0-15" of these layers only
+# layers = "0,3"
 """
 
 _SERVE_NOTE = """\
@@ -84,6 +89,7 @@ def render_config(
     threads: int | None = None,
     model: str | None = None,
     context: int | None = None,
+    home_memory: str | None = None,
     serve: Sequence[ServeTable] = (),
     relay: bool = False,
 ) -> str:
@@ -91,7 +97,7 @@ def render_config(
 
     Args:
         name, store, identity, listen, peers, threads: as in the file.
-        model, context: the backbone's; no model leaves the table as a comment.
+        model, context, home_memory: the backbone's; no model leaves the table as a comment.
         serve: the [[serve]] tables; none leaves an example as a comment.
         relay: whether the node relays for others.
 
@@ -131,6 +137,8 @@ def render_config(
             if context is None
             else re.sub(r"# context = 4096 +#.*", f"context = {context}      # tokens", _BACKBONE_REST)
         )
+        if home_memory is not None:
+            rest = rest.replace('# home_memory = "4 GiB"', f"home_memory = {_quote(home_memory)}", 1)
         parts.append(_BACKBONE_NOTE + f"[backbone]\nmodel = {_quote(model)}\n" + rest)
     if not serve:
         parts.append(_SERVE_NOTE + '# [[serve]]\n# model = "model.gguf"\n' + _SERVE_REST)

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 from msgspec.inspect import type_info
 
 Backend = Literal["qh3", "aioquic"]
-Combine = Literal["rows", "sum"]
+Combine = Literal["rows", "sum", "stable"]
 Wire = Literal["auto", "f32", "f16", "int8"]
 Draft = Literal["auto", "off", "self", "ngram", "model"]
 
@@ -31,6 +31,8 @@ MIN_ADVERT, MAX_ADVERT = (
     10,
     3600,
 )  # seconds: DHT operations take seconds, and a stale advert misleads for so long
+MIN_SHARE_RATE = 16 << 10  # bytes a second: a piece of node.serve.cell_server; less is share_cells = false
+DEFAULT_SHARE_RATE = 16 << 20  # bytes a second: a tenth of a core, and more than most home lines send
 MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
 MAX_PROXIES = 64  # networks of one CDN
 
@@ -50,6 +52,8 @@ class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
     lan: bool = True
     control: Text | None = None
     advert_seconds: Annotated[int, Meta(ge=MIN_ADVERT, le=MAX_ADVERT)] = 600
+    share_cells: bool = True
+    share_rate: Annotated[int, Meta(ge=MIN_SHARE_RATE)] = DEFAULT_SHARE_RATE
 
 
 class RelayTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,6 +83,13 @@ class EngineTable(Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, Meta(ge=1, le=MAX_THREADS)] | None = None
 
 
+class HomeTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """One [[backbone.home]]"""
+
+    layers: Text
+    experts: Text | None = None
+
+
 class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
     """[backbone]"""
 
@@ -91,6 +102,8 @@ class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
     draft: Draft = "auto"
     draft_model: Text | None = None
     exact: bool = True
+    home_memory: Text | None = None
+    home: Annotated[tuple[HomeTable, ...], Meta(max_length=MAX_SERVES)] = ()
 
 
 class ServeTable(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import trio
 
-from node.config import NodeConfig
-from node.decode.backbone import Backbone
 from node.decode.ledger import PassDone, TripsReport
-from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
-from node.decode.session import Session
-from node.decode.wire_choice import wire_for
-from node.engine import library as llama
-from node.engine.library import EngineError
+from node.decode.live_backbone import LiveBackbone
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import TextStream, Tokenizer
 from node.importing import Progress
-from node.model.store import Store
-from node.serve.opening import open_cells, open_trunk
-from node.swarm.place import Place
-from routing.wire.experts import Combine
 
 
 @dataclass(frozen=True)
@@ -37,6 +25,7 @@ class Answer:
         seconds: from the first pass to the last token.
         routes: how each holder was reached at the end.
         wire: how hidden states travelled; what `auto` came to.
+        home: what was computed here and why; empty where nobody chose.
         stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
     """
 
@@ -50,6 +39,7 @@ class Answer:
     trips: TripsReport
     routes: list[dict[str, object]]
     wire: str
+    home: dict[str, Any]
 
     @property
     def tokens_per_second(self) -> float:
@@ -70,76 +60,9 @@ class Answer:
             "tokens_per_second": round(self.tokens_per_second, 2),
             "wire": self.wire,
             "panal": msgspec.to_builtins(self.trips),
+            "home": self.home,
             "routes": self.routes,
         }
-
-
-@asynccontextmanager
-async def configured_backbone(
-    config: NodeConfig,
-    progress: Progress | None = None,
-    *,
-    prompt: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
-) -> AsyncIterator[LiveBackbone]:
-    """The config's backbone with all its experts in reach.
-
-    Cells that the config also serves are computed at home.
-
-    Args:
-        prompt: what will be asked, looked at before anybody is waited for.
-        tell: gets a line where `wire = "auto"` could come to less.
-
-    Raises:
-        EngineError: the prompt has no tokens, or more than the context.
-        LocalError: model, identity or library cannot be used.
-        NotCovered: experts that neither this node nor a connected peer holds.
-    """
-    wanted = config.require_backbone()
-    place = Place.of(config)
-    library = llama.load(config.engine.library)
-    store = Store(config.store)
-    with ExitStack() as opened:
-        stored = await trio.to_thread.run_sync(open_trunk, library, store, wanted.model, progress)
-        home = None
-        if config.serve:
-            home = opened.enter_context(
-                await trio.to_thread.run_sync(open_cells, library, store, config.serve, progress)
-            ).cells
-        choice = wire_for(wanted.wire, wanted.combine, stored, library, home)
-        if hint := choice.hint(config.path):
-            tell(hint)
-        settings = BackboneSettings(
-            threads=config.engine.threads,
-            combine=Combine[wanted.combine.upper()],
-            wire=choice.codec,
-            context=wanted.context,
-            ubatch=wanted.ubatch,
-            deadline=wanted.deadline,
-            draft=wanted.draft,
-            exact=wanted.exact,
-        )
-        async with live_backbone(library, stored, place=place, settings=settings, home=home) as live:
-            if prompt is not None:
-                check_prompt(live.backbone, prompt)
-            await live.covered(progress=progress or _unseen)
-            yield live
-
-
-def check_prompt(backbone: Backbone, prompt: str) -> None:
-    """Refuse what no pass can be made of.
-
-    Raises:
-        EngineError: the prompt has no tokens, or more than the context.
-    """
-    tokens = Tokenizer(backbone.model).encode(prompt)
-    if not tokens:
-        raise EngineError("the prompt is empty, and this model needs at least one token: give it some text")
-    Session(backbone).append(tokens)
-
-
-def _unseen(what: str, done: int, total: int) -> None:
-    """Progress that nobody looks at."""
 
 
 def answer(
@@ -205,6 +128,7 @@ def answer(
         trips=live.port.ledger.report(),
         routes=live.routes(),
         wire=live.port.settings.codec.name.lower(),
+        home=live.home_report(),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from node.decode.exactness import MOST_ROWS, can_rewind, most_rows
+from node.decode.exactness import LEAST_ROWS, MOST_ROWS, can_rewind, most_rows
 from node.engine.context import DEFAULT_UBATCH, Context, Row
 from node.engine.early_router import EarlyRouter
 from node.engine.expert_holes import ExpertHoles, ExpertPort
@@ -21,6 +21,11 @@ DEFAULT_CONTEXT = 4096
 only writes gibberish."""
 
 
+def default_context(model: LlamaModel) -> int:
+    """Tokens of a cache that nobody asked for."""
+    return min(model.n_ctx_train, DEFAULT_CONTEXT)
+
+
 class SequenceLost(EngineError):
     """A pass failed and its sequences could not be rolled back; they are empty now."""
 
@@ -32,9 +37,11 @@ class Backbone:
         port: computes the experts of each call; used on the thread that calls `compute`.
         n_ctx: tokens the KV cache holds; None for what the model was trained with, `DEFAULT_CONTEXT` at most.
         n_ubatch: rows of one graph; a pass may not have more.
+        n_sequences: with one cache for all; own_caches: each with one of its own, of `n_ctx` tokens each.
+        model: the trunk as another backbone has it, to share its weights; that one is to be closed last.
 
     Attributes:
-        n_ctx: tokens that sequences may have together; the cache has room for a pass of guesses beside them.
+        n_ctx: tokens that sequences may have together, or each; beside them is room for a pass of guesses.
         can_rewind: positions can be taken back, so guesses can be made.
         most_rows: rows of a pass of guesses at most (node.decode.exactness).
     """
@@ -49,27 +56,32 @@ class Backbone:
         n_ubatch: int = DEFAULT_UBATCH,
         threads: int = 1,
         n_sequences: int = 1,
+        own_caches: bool = False,
+        model: LlamaModel | None = None,
     ) -> None:
         calls = {(call.layer, call.group): call for call in stored.manifest.calls}
         self.stored = stored
         self._early = EarlyRouter(library, threads=threads)
         self._holes = ExpertHoles(calls, port, self._early)
         self.hook = GraphHook(library, self._holes)
-        self.model = LlamaModel(library, [stored.trunk])
+        self.own_caches = own_caches
+        self._owns_model = model is None
+        self.model = model or LlamaModel(library, [stored.trunk])
         self.can_rewind = can_rewind(self.model)
         self.most_rows = min(most_rows(stored.manifest), n_ubatch)
         try:
-            self.n_ctx = n_ctx or min(self.model.n_ctx_train, DEFAULT_CONTEXT)
+            self.n_ctx = n_ctx or default_context(self.model)
             self.context = Context(
                 self.model,
-                n_ctx=self.n_ctx + MOST_ROWS * n_sequences,
+                n_ctx=self.n_ctx * (n_sequences if own_caches else 1) + MOST_ROWS * n_sequences,
+                unified=not own_caches,
                 n_ubatch=n_ubatch,
                 threads=threads,
                 n_sequences=n_sequences,
                 callback=self.hook.callback,
             )
         except BaseException:
-            self.model.close()
+            self._close_model()
             raise
 
     def run(self, rows: Sequence[Row]) -> npt.NDArray[np.float32]:
@@ -102,6 +114,22 @@ class Backbone:
             self._roll_back(rows, error)
             raise
 
+    def compute_in_company(self, rows: Sequence[Row]) -> None:
+        """As `compute`, but a single row gets company (node.decode.exactness), which leaves the cache again.
+
+        Not in models that cannot rewind.
+
+        Raises:
+            EngineError: and the second row does not leave the cache.
+        """
+        if len(rows) >= LEAST_ROWS or not self.can_rewind or self.context.n_ubatch < LEAST_ROWS:
+            self.compute(rows)
+            return
+        only = rows[0]
+        self.compute([only, Row(only.token, only.position + 1, only.sequence)], junk=1)
+        if not self.context.remove(only.sequence, only.position + 1):
+            raise EngineError("llama.cpp does not take back a row that kept another company")
+
     def _roll_back(self, rows: Sequence[Row], error: BaseException) -> None:
         starts: dict[int, int] = {}
         for row in rows:
@@ -117,4 +145,8 @@ class Backbone:
     def close(self) -> None:
         self.context.close()
         self._early.close()
-        self.model.close()
+        self._close_model()
+
+    def _close_model(self) -> None:
+        if self._owns_model:
+            self.model.close()

@@ -6,7 +6,6 @@ the decoding thread while the requests travel. A call of which everything is at 
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -17,18 +16,23 @@ from node.decode.at_home import at_home
 from node.decode.ledger import TripsLedger
 from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
+from node.home.heat import HeatLog
+from node.model.manifest import ExpertCall
 from node.serve.cells import Cells, HeldCall
-from routing.dispatch.call import CallStats, MoeCall, WireSettings
+from routing.dispatch.call import CallStats, MoeCall, WireSettings, combine_for
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import PeerLookup, Star
 from routing.errors import LocalError, PanalError
 from routing.estimates import Estimates
 from routing.table import HolderTable
+from routing.weighing import WEIGH_SECONDS, Weighing
 from routing.wire.codecs import Float32Array
+from routing.wire.experts import Combine
 
-WEIGH_SECONDS = 0.25
-"""How often the table hears what peers cost, and at once when somebody is doubted: a plan is made for each
-layer of each token, and a choice that lasts a quarter of a second is fresh enough."""
+
+def combine_of(call: ExpertCall, wanted: Combine) -> Combine:
+    """How a call of a model is combined where this is wanted."""
+    return combine_for(wanted, row_per_pair=call.recipe.weights == "before")
 
 
 class Interrupted(LocalError):
@@ -38,8 +42,9 @@ class Interrupted(LocalError):
 class _Ticket:
     """A call under way. `done` belongs to the decoding thread, `home_ready` to the event loop."""
 
-    def __init__(self, call: MoeCall) -> None:
+    def __init__(self, call: MoeCall, ledger: TripsLedger) -> None:
         self.call = call
+        self.ledger = ledger
         self.done = threading.Event()
         self.result: Float32Array | None = None
         self.stats = CallStats()
@@ -74,17 +79,16 @@ class SwarmPort:
         self._table = table
         self._home_lock = threading.Lock()
         self.settings = settings
-        self._peers = peers
         self.estimates = Estimates()
         self._star = Star(peers, self._from_home, self.estimates)
-        self._weigh_at = -math.inf
-        self._changes_weighed = 0
+        self._weighing = Weighing(table, self.estimates, peers)
         self._waiting: dict[int, _Ticket] = {}  # by id of the call, for `_from_home`
         self._token: trio.lowlevel.TrioToken | None = None
         self._nursery: trio.Nursery | None = None
         self._stopped = False
         self._left_out: list[float] = []
         self.ledger = TripsLedger()
+        self.heat = HeatLog()
         self.set_home(cells)
 
     def set_home(self, cells: Cells) -> None:
@@ -92,6 +96,11 @@ class SwarmPort:
         with self._home_lock:
             self._cells = cells
             self._table.set_home(cells.experts(self._model_id))
+
+    @property
+    def has_home(self) -> bool:
+        """Whether anything is computed here."""
+        return bool(self._cells.experts(self._model_id))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Carry calls until cancelled; a call under way then ends with `Interrupted`."""
@@ -101,7 +110,7 @@ class SwarmPort:
             task_status.started()
             try:
                 while True:
-                    self._weigh()
+                    self._weighing.look(trio.current_time())
                     await trio.sleep(WEIGH_SECONDS)
             finally:
                 self._nursery = None
@@ -109,7 +118,9 @@ class SwarmPort:
 
     # --- on the decoding thread ---
 
-    def leave(self, inputs: ExpertInputs) -> _Ticket | Float32Array:
+    def leave(self, inputs: ExpertInputs, ledger: TripsLedger | None = None) -> _Ticket | Float32Array:
+        """As `ExpertPort.leave`; from several threads at once if each has its own ledger."""
+        ledger = ledger or self.ledger
         if self._stopped:  # also where everything is at home and nobody would be waited for
             raise Interrupted("the node is shutting down")
         call = inputs.call
@@ -118,18 +129,20 @@ class SwarmPort:
             holders = self._table.holders(call.layer, call.index)
         if inputs.at_home_only:
             return self._guess(inputs, held)
+        self.heat.note(call.layer, call.index, inputs.ids)
         if held is None or not holders.holders or holders.holders[0].peer_id != HOME:
-            return self._send(self._moe_call(inputs), holders)
+            return self._send(self._moe_call(inputs), holders, ledger)
         needed = 0
         if not held.is_whole:
             for expert in set(inputs.ids.ravel().tolist()):
                 needed |= 1 << expert
         if needed & ~holders.holders[0].held == 0:
             begun = time.perf_counter()
-            result = held.routed(self._kernels, inputs.x, inputs.ids, inputs.weights)
-            self.ledger.count_home(time.perf_counter() - begun, whole=True)
+            by_runs = combine_of(call, self.settings.combine) is Combine.STABLE
+            result = held.routed(self._kernels, inputs.x, inputs.ids, inputs.weights, by_runs=by_runs)
+            ledger.count_home(time.perf_counter() - begun, whole=True)
             return result
-        ticket = self._send(self._moe_call(inputs), holders)
+        ticket = self._send(self._moe_call(inputs), holders, ledger)
         if needed & holders.holders[0].held:
             self._compute_share(ticket, held, holders)
         return ticket
@@ -139,9 +152,9 @@ class SwarmPort:
             return ticket
         begun = time.perf_counter()
         ticket.done.wait()
-        self.ledger.count_faults(ticket.stats)
+        ticket.ledger.count_faults(ticket.stats)
         if ticket.result is not None:
-            self.ledger.count_call(ticket.stats, len(ticket.call.ids), time.perf_counter() - begun)
+            ticket.ledger.count_call(ticket.stats, len(ticket.call.ids), time.perf_counter() - begun)
         else:
             raise ticket.error or Interrupted("the node is shutting down")
         return ticket.result
@@ -160,7 +173,16 @@ class SwarmPort:
         call, x = inputs.call, inputs.x
         if call.recipe.weights == "before":
             x = x.reshape(*inputs.ids.shape, -1)
-        return MoeCall(self._model_id, call.layer, call.index, x, inputs.ids, inputs.weights, call.n_out)
+        return MoeCall(
+            self._model_id,
+            call.layer,
+            call.index,
+            x,
+            inputs.ids,
+            inputs.weights,
+            call.n_out,
+            call.run_length,
+        )
 
     def _compute_share(self, ticket: _Ticket, held: HeldCall, holders: LayerHolders) -> None:
         """Compute what is held here of a call whose other experts are on their way."""
@@ -174,11 +196,11 @@ class SwarmPort:
         except PanalError:
             pass  # the star plans the same and reports the same
         finally:
-            self.ledger.count_home(time.perf_counter() - begun, whole=False)
+            ticket.ledger.count_home(time.perf_counter() - begun, whole=False)
             self._on_loop(ticket.home_ready.set)
 
-    def _send(self, call: MoeCall, holders: LayerHolders) -> _Ticket:
-        ticket = _Ticket(call)
+    def _send(self, call: MoeCall, holders: LayerHolders, ledger: TripsLedger) -> _Ticket:
+        ticket = _Ticket(call, ledger)
         self._on_loop(self._start, ticket, holders)
         return ticket
 
@@ -206,25 +228,9 @@ class SwarmPort:
             ticket.error = error
         finally:
             del self._waiting[id(ticket.call)]
-            self._weigh()  # before the next layer is planned: what hangs is waited for once
+            # Before the next layer is planned: what hangs is waited for once.
+            self._weighing.look(trio.current_time())
             ticket.done.set()
-
-    def _weigh(self) -> None:
-        """Tell the table what is known of the peers, if it is time to."""
-        now = trio.current_time()
-        if now < self._weigh_at and self._changes_weighed == self.estimates.changes:
-            return
-        self._weigh_at = now + WEIGH_SECONDS
-        self._changes_weighed = self.estimates.changes
-        costs: dict[str, float] = {}
-        doubted: list[str] = []
-        for peer_id in self._table.peers():
-            peer = self._peers(peer_id)
-            if peer is not None:
-                costs[peer_id] = self.estimates.cost(peer_id, peer.path, now, rtt=peer.rtt)
-                if self.estimates.doubted(peer_id, peer.path, now):
-                    doubted.append(peer_id)
-        self._table.weigh(costs, doubted)
 
     async def _from_home(self, call: MoeCall, _part: ServerCall) -> Float32Array:
         ticket = self._waiting[id(call)]

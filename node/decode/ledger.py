@@ -93,6 +93,13 @@ class TripsReport(msgspec.Struct, frozen=True):
     drafting: float = 0.0
 
 
+SUMS = (
+    "passes", "tokens", "calls", "trips", "bytes_out", "bytes_back", "waited", "computed_home", "hedges",
+    "hedges_won", "moved", "decoded", "decode_passes", "decode_trips", "drafted", "accepted", "drafting",
+)  # fmt: skip
+"""What of a ledger is simply added to another's."""
+
+
 @dataclass
 class TripsLedger:
     """Running totals of one answer, or of one verification."""
@@ -162,6 +169,17 @@ class TripsLedger:
             self.decode_passes += 1
             self.decode_trips += self.trips - self._trips_before
         self._trips_before = self.trips
+
+    def add(self, other: TripsLedger) -> None:
+        """Take in what another has counted, of passes that were made beside these."""
+        self._most_calls = max(self._most_calls, other._most_calls)
+        self._tokens_sent += other._tokens_sent
+        for peer, count in other._slowest.items():
+            self._slowest[peer] = self._slowest.get(peer, 0) + count
+        self.late.update(other.late)
+        self.failures.update(other.failures)
+        for name in SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def spent(self) -> Spent:
         """The trips so far."""

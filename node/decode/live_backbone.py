@@ -7,15 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from node.decode.backbone import Backbone
-from node.decode.drafting.guessing import Guessing
-from node.decode.drafting.rule import AlwaysRule
-from node.decode.drafting.self_draft import SelfDraft
-from node.decode.expert_port import SwarmPort
+from node.decode.drafting.choice import Guessers
+from node.decode.drafting.experience import keep_acceptance, read_acceptance
+from node.decode.expert_port import SwarmPort, combine_of
 from node.decode.ledger import PassDone
 from node.decode.not_covered import PENDING, Asked, NotCovered, describe
 from node.decode.session import Session
@@ -73,7 +72,7 @@ class BackboneSettings:
         ubatch: rows of a graph.
         deadline: seconds for a call's answer.
         draft: who guesses: "auto", "off", "self", "ngram", "model".
-        draft_model: the files of a small model that guesses.
+        draft_model: the file of a small model that guesses.
         exact: guessing changes no token (node.decode.exactness).
     """
 
@@ -84,12 +83,16 @@ class BackboneSettings:
     ubatch: int = 512
     deadline: float = 30.0
     draft: str = "off"
-    draft_model: tuple[Path, ...] = ()
+    draft_model: Path | None = None
     exact: bool = True
 
 
 class LiveBackbone:
-    """A backbone whose peers are being kept connected."""
+    """A backbone whose peers are being kept connected.
+
+    Attributes:
+        home_report: what is at home and why, for JSON; empty where nobody chose (node.decode.configured).
+    """
 
     def __init__(
         self,
@@ -100,6 +103,16 @@ class LiveBackbone:
         settings: BackboneSettings,
     ) -> None:
         self.settings = settings
+        self.home_report: Callable[[], dict[str, Any]] = dict
+        self.guessers = Guessers(
+            draft=settings.draft,
+            draft_model=settings.draft_model,
+            exact=settings.exact,
+            backbone=backbone,
+            has_home=lambda: port.has_home,
+            left_out=port.left_out,
+            acceptance=read_acceptance(backbone.stored.folder),
+        )
         self.backbone = backbone
         self.port = port
         self.table = table
@@ -117,7 +130,7 @@ class LiveBackbone:
         return Session(
             self.backbone,
             sequence,
-            guessing=guessing_for(self, sequence),
+            guessing=self.guessers.make(sequence),
             exact=self.settings.exact,
             on_pass=on_pass,
             spent=self.port.ledger.spent,
@@ -160,6 +173,8 @@ class LiveBackbone:
             self.backbone.stored.model_id,
             lan=swarm.lan and not self.node.whereabouts.is_loopback,
             configured=bool(swarm.peers or swarm.control_peers),
+            run_lengths=self.table.run_lengths(missing),
+            in_parts=self.table.missing(whole_runs=False) != missing,
         )
         raise NotCovered(describe(missing, asked))
 
@@ -232,7 +247,9 @@ async def live_backbone(
     """
     manifest = stored.manifest
     table = HolderTable(
-        stored.model_id, call_shapes(manifest), unusable=lambda told: why_unusable(told, settings)
+        stored.model_id,
+        call_shapes(manifest, settings.combine),
+        unusable=lambda told: why_unusable(told, settings),
     )
     kernels = Kernels(library, threads=settings.threads)
     role = Role(serves=False, wanted_model=stored.model_id)
@@ -261,7 +278,9 @@ async def live_backbone(
                     threads=settings.threads,
                 )
             )
-            yield LiveBackbone(backbone, port, table, node, settings)
+            live = LiveBackbone(backbone, port, table, node, settings)
+            yield live
+            await trio.to_thread.run_sync(keep_acceptance, stored.folder, live.guessers.acceptance)
             nursery.cancel_scope.cancel()
     finally:
         node.close()
@@ -270,17 +289,14 @@ async def live_backbone(
         kernels.close()
 
 
-def guessing_for(live: LiveBackbone, sequence: int) -> Guessing | None:
-    """Who guesses for a sequence."""
-    if live.settings.draft == "off":
-        return None
-    return Guessing(SelfDraft(live.backbone, live.port.left_out, sequence), AlwaysRule(6))
-
-
-def call_shapes(manifest: Manifest) -> dict[tuple[int, int], CallShape]:
+def call_shapes(manifest: Manifest, combine: Combine = Combine.ROWS) -> dict[tuple[int, int], CallShape]:
     """What the table needs to know of a model's calls."""
     cells = {call.layer: call.n_experts for call in manifest.calls if call.index == 0}
-    return {(call.layer, call.index): CallShape(call.n_experts, cells[call.layer]) for call in manifest.calls}
+    shapes = {}
+    for call in manifest.calls:
+        run_length = call.run_length if combine_of(call, combine) is Combine.STABLE else 0
+        shapes[call.layer, call.index] = CallShape(call.n_experts, cells[call.layer], run_length)
+    return shapes
 
 
 def why_unusable(told: Holdings, settings: BackboneSettings) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from routing.dispatch.errors import name_experts
+from routing.dispatch.errors import in_whole_runs, name_experts
 from routing.errors import PeerError
 
 NAMED_LAYERS = 4
@@ -46,6 +46,8 @@ class Asked:
         strangers: connected peers by id, with what they serve instead.
         lan: whether nodes of this network are listened for.
         configured: whether the config names any peer.
+        run_lengths: experts that must be at one peer together, of each layer that is missed (combine stable).
+        in_parts: whether some that are missed are held, but not the whole of their runs.
     """
 
     failures: Mapping[str, str]
@@ -53,6 +55,8 @@ class Asked:
     model_id: str
     lan: bool
     configured: bool
+    run_lengths: Sequence[int] = ()
+    in_parts: bool = False
 
 
 def describe(missing: Mapping[int, Sequence[int]], asked: Asked) -> str:
@@ -74,7 +78,8 @@ def describe(missing: Mapping[int, Sequence[int]], asked: Asked) -> str:
         heard = "no node was heard on this network" if asked.lan else "LAN discovery is off"
         told = [f"[swarm] peers is empty and {heard}"]
     because = f" ({'; '.join(told)})" if told else ""
-    return f"no connected peer holds {name_layers(missing)}{because}: {_advice(asked)}"
+    named = f"{name_layers(missing)}{in_whole_runs(asked.run_lengths)}"
+    return f"no connected peer holds {named}{because}: {_advice(asked)}"
 
 
 def name_layers(missing: Mapping[int, Sequence[int]]) -> str:
@@ -139,4 +144,6 @@ def _advice(asked: Asked) -> str:
         found.append("put an address that `panal run` prints on a serving node into [swarm] peers")
     elif len(reasons) > len(foreign) + len(wrong) or not found:
         found.append("start them or add their address")
+    if asked.in_parts:
+        found.append("some of these runs are there in parts: serve them whole, or use combine = rows or sum")
     return "; ".join(found)

@@ -15,7 +15,7 @@ from node.decode.backbone import Backbone, SequenceLost
 from node.decode.drafting.draft import Draft
 from node.decode.drafting.guessing import Guessing
 from node.decode.drafting.rule import PassOutcome
-from node.decode.exactness import LEAST_ROWS, MOST_ROWS
+from node.decode.exactness import MOST_ROWS
 from node.decode.ledger import PassDone, Spent
 from node.engine.context import Row
 from node.engine.library import EngineError
@@ -45,7 +45,7 @@ class Session:
         self._backbone = backbone
         self._sequence = sequence
         self._guessing = guessing if backbone.can_rewind else None
-        self._keep_company = exact and backbone.can_rewind and backbone.context.n_ubatch >= LEAST_ROWS
+        self._exact = exact
         self._most_rows = backbone.most_rows if exact else min(MOST_ROWS, backbone.context.n_ubatch)
         self._on_pass = on_pass
         self._spent = spent
@@ -176,20 +176,13 @@ class Session:
 
     def _compute(self, rows: list[Row]) -> float:
         """One pass; seconds it took."""
-        lonely = len(rows) == 1 and self._keep_company
-        if lonely:
-            only = rows[0]
-            rows = [only, Row(only.token, only.position + 1, self._sequence)]
         begun = time.perf_counter()
         try:
-            self._backbone.compute(rows, junk=1 if lonely else 0)
+            (self._backbone.compute_in_company if self._exact else self._backbone.compute)(rows)
         except SequenceLost:
             self._computed = 0
             raise
-        seconds = time.perf_counter() - begun
-        if lonely:
-            self._forget(only.position + 1)
-        return seconds
+        return time.perf_counter() - begun
 
     def _forget(self, position: int) -> None:
         if not self._backbone.context.remove(self._sequence, position):

@@ -39,6 +39,9 @@ class Context:
 
     Args:
         n_ctx: tokens the cache holds, over all sequences.
+        unified: sequences share the cache, and what they have in common is stored once. Without, each has the
+            same share of it to itself: its bits do not depend on who else has come and gone, and a pass is
+            one graph only if its sequences have consecutive numbers and equally many rows.
         n_ubatch: rows one graph computes.
         n_batch: rows of a pass, run as several graphs where that is more than n_ubatch; None for n_ubatch.
             Encoders compute a pass in one graph.
@@ -57,6 +60,7 @@ class Context:
         n_ubatch: int = DEFAULT_UBATCH,
         n_batch: int | None = None,
         n_sequences: int = 1,
+        unified: bool = True,
         threads: int = 1,
         callback: Any = None,
     ) -> None:
@@ -69,7 +73,7 @@ class Context:
         parameters.n_ubatch = n_ubatch
         parameters.n_seq_max = n_sequences
         parameters.n_threads = parameters.n_threads_batch = threads
-        parameters.kv_unified = True  # sequences share one cache, so a shared prefix is stored once
+        parameters.kv_unified = unified
         parameters.pooling_type = POOLING_NONE
         # Hook and comparison read and write tensors through pointers: with a GPU build, too, all of it is
         # computed where they lie.

@@ -4,7 +4,8 @@ A call opens at the first MUL_MAT_ID over an expert tensor. Every node computed 
 expert tensors, is left out, down to the routed output: the last ADD over the views of used experts (CONT
 when one expert is used). Ids are the MUL_MAT_ID's third operand, the router's weights whatever
 the rows are multiplied by on the way. The result is put into the routed output's memory just before its
-first reader, so that llama.cpp computes the shared expert, which stands in between, during the trip.
+first reader, so that llama.cpp computes the shared expert, which stands in between, during the trip. Where
+the experts do not wait for attention the call leaves before it (`early_router`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from node.engine.early_router import EarlyRouter, NodeCopies, find
 from node.engine.graph import VIEW_OPS, LiveTensor, name_of, sources
 from node.engine.hook import HookError, Seen, Step
 from node.engine.structs import Tensor
@@ -31,19 +33,24 @@ class ExpertInputs:
         x: [n_tokens, n_in], or [n_tokens * n_used, n_in] if the recipe weighs before the experts.
         ids: [n_tokens, n_used], the chosen experts.
         weights: [n_tokens, n_used], or None if the recipe does not weigh after the experts.
+        at_home_only: a guess is made (node.decode.drafting): what is not at home is left out, nobody is asked.
     """
 
     call: ExpertCall
     x: npt.NDArray[np.float32]
     ids: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float32] | None
+    at_home_only: bool = False
 
 
 class ExpertPort(Protocol):
     """Where the experts' inputs go and their outputs come from. Called on the decoding thread."""
 
     def leave(self, inputs: ExpertInputs) -> Any:
-        """Start the trip; returns a ticket for `enter`. May compute cells held at home before it returns."""
+        """Start the trip; returns a ticket for `enter`. May compute cells held at home before it returns.
+
+        With `at_home_only` the result is what the cells at home add up to, zeros where there are none.
+        """
 
     def enter(self, ticket: Any) -> npt.NDArray[np.float32]:
         """Wait for the routed output: [n_tokens, n_out] float32."""
@@ -62,6 +69,7 @@ class _ExpertHole:
         self._ids = LiveTensor(self.ids_address, np.int32)
         self._weights: LiveTensor | None = None
         self._output: LiveTensor | None = None
+        self._early: _EarlyInputs | None = None
 
     def close(self, output: int) -> None:
         """The routed output is found: the hole is complete."""
@@ -69,8 +77,30 @@ class _ExpertHole:
             self._weights = LiveTensor(self.weights_address, np.float32)
         self._output = LiveTensor(output, np.float32)
 
+    def inputs(self) -> set[int]:
+        """Addresses of what is read."""
+        return {self._x.address, self.ids_address, self.weights_address} - {0}
+
+    def copy_router(self, copies: NodeCopies) -> None:
+        """These nodes give the inputs before their turn."""
+        weights = LiveTensor(copies.where(self.weights_address), np.float32) if self.weights_address else None
+        self._early = _EarlyInputs(
+            copies,
+            LiveTensor(copies.where(self._x.address), np.float32),
+            LiveTensor(copies.where(self.ids_address), np.int32),
+            weights,
+        )
+
+    def leave_early(self) -> None:
+        early = self._early
+        if early is None or self._place().size == 0 or not early.copies.compute():
+            return
+        x, ids = _read_x(early.x), _read_ids(early.ids)
+        weights = _read_weights(early.weights, ids)
+        self.owner.left_early[self.first] = self._send(x, ids, weights), _bits(x, ids, weights)
+
     def capture(self) -> None:
-        self.owner.captured[self.first] = (self._read_x(), self._read_ids())
+        self.owner.captured[self.first] = (_read_x(self._x), _read_ids(self._ids))
 
     def leave(self) -> None:
         if self._place().size == 0:
@@ -78,16 +108,30 @@ class _ExpertHole:
         if self.first in self.owner.captured:
             x, ids = self.owner.captured.pop(self.first)
         else:
-            x, ids = self._read_x(), self._read_ids()
-        n_tokens, n_used = ids.shape
-        weights = None
-        if self._weights is not None:
-            weights = self._weights.array().copy().reshape(n_tokens, n_used)
-        per_slot = self.call.recipe.weights == "before"
-        if x.shape != (n_tokens * (n_used if per_slot else 1), self.call.n_in):
-            raise HookError(f"{self.call.label}: its input has shape {x.shape} for {n_tokens} tokens")
-        ticket = self.owner.port.leave(ExpertInputs(self.call, x, ids, weights))
+            x, ids = _read_x(self._x), _read_ids(self._ids)
+        weights = _read_weights(self._weights, ids)
+        sent = None if self._early is None else self.owner.left_early.pop(self.first, None)
+        if sent is not None and sent[1] == _bits(x, ids, weights):
+            ticket = sent[0]
+        else:
+            self.owner.sent_in_vain += sent is not None
+            ticket = self._send(x, ids, weights)
         self.owner.in_flight[self.first] = ticket, self.call
+
+    def _send(
+        self,
+        x: npt.NDArray[np.float32],
+        ids: npt.NDArray[np.int32],
+        weights: npt.NDArray[np.float32] | None,
+    ) -> Any:
+        n_tokens, n_used = ids.shape
+        per_token = n_used if self.call.recipe.weights == "before" else 1
+        if x.shape != (n_tokens * per_token, self.call.n_in):
+            raise HookError(f"{self.call.label}: its input has shape {x.shape} for {n_tokens} tokens")
+        if junk := self.owner.junk_rows:
+            x, ids = x[: -junk * per_token], ids[:-junk]
+            weights = None if weights is None else weights[:-junk]
+        return self.owner.port.leave(ExpertInputs(self.call, x, ids, weights, self.owner.at_home_only))
 
     def enter(self) -> None:
         place = self._place()
@@ -97,28 +141,50 @@ class _ExpertHole:
         if found is None:
             raise HookError(f"{self.call.label}: its result is read, but its input was never sent")
         result = self.owner.port.enter(found[0])
+        n_tokens = place.shape[2] - self.owner.junk_rows
         if (
-            result.shape != place.shape[2:]
+            result.shape != (n_tokens, place.shape[3])
             or result.dtype != np.float32
             or place.shape[0] * place.shape[1] != 1
         ):
             raise HookError(
                 f"{self.call.label}: a result of shape {result.shape} where {place.shape[2:]} belongs"
             )
-        place[0, 0] = result
+        place[0, 0, :n_tokens] = result
+        place[0, 0, n_tokens:] = 0
 
     def _place(self) -> npt.NDArray[np.float32]:
         """Where the result belongs: [1, 1, n_tokens, n_out]."""
         assert self._output is not None  # the hook serves no hole before it is complete
         return self._output.array()
 
-    def _read_x(self) -> npt.NDArray[np.float32]:
-        x = self._x.array()
-        return x.copy().reshape(-1, x.shape[-1])
 
-    def _read_ids(self) -> npt.NDArray[np.int32]:
-        ids = self._ids.array()
-        return ids.copy().reshape(ids.shape[-2:])
+def _read_x(tensor: LiveTensor) -> npt.NDArray[np.float32]:
+    x = tensor.array()
+    return x.copy().reshape(-1, x.shape[-1])
+
+
+def _read_ids(tensor: LiveTensor) -> npt.NDArray[np.int32]:
+    ids = tensor.array()
+    return ids.copy().reshape(ids.shape[-2:])
+
+
+def _read_weights(tensor: LiveTensor | None, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.float32] | None:
+    return None if tensor is None else tensor.array().copy().reshape(ids.shape)
+
+
+def _bits(*arrays: npt.NDArray[Any] | None) -> tuple[bytes, ...]:
+    return tuple(array.tobytes() for array in arrays if array is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _EarlyInputs:
+    """A hole's inputs as copies of the router's nodes give them."""
+
+    copies: NodeCopies
+    x: LiveTensor
+    ids: LiveTensor
+    weights: LiveTensor | None
 
 
 @dataclass(slots=True)
@@ -131,6 +197,7 @@ class _Open:
     dead: set[int]
     lineage: set[int]  # nodes shaped like the down projection
     views: set[int]  # views of single experts, and partial sums of them
+    nodes: int = 0  # after its first one
     n_used: int = 0
     adds: int = 0
     foreign: bool = False  # a node that has nothing to do with the experts stands in between
@@ -142,23 +209,43 @@ class ExpertHoles:
     Args:
         calls: every MoE call of the model by (layer, group).
         port: where experts are computed.
+        early: lets calls leave before their layer's attention where they can.
+
+    Attributes:
+        junk_rows: how many of a pass's last rows nobody will read (node.decode.exactness): their experts are
+            answered with zeros here. They must be wanted, or the last layer would miss them.
+        at_home_only: the pass is a guess; see `ExpertInputs`.
+        sent_in_vain: calls that left early with other bits than the graph's.
     """
 
-    def __init__(self, calls: Mapping[tuple[int, str], ExpertCall], port: ExpertPort) -> None:
+    def __init__(
+        self,
+        calls: Mapping[tuple[int, str], ExpertCall],
+        port: ExpertPort,
+        early: EarlyRouter | None = None,
+    ) -> None:
         self._calls = calls
         self.port = port
+        self.junk_rows = 0
+        self.at_home_only = False
         self.captured: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.int32]]] = {}
         self.in_flight: dict[int, tuple[Any, ExpertCall]] = {}
+        self.left_early: dict[int, tuple[Any, tuple[bytes, ...]]] = {}
+        self.sent_in_vain = 0
+        self._early = early
         self._open: _Open | None = None
         self._waiting: tuple[_ExpertHole, set[int]] | None = None
+        self._before: list[Seen] = []  # nodes that stand before the next call, since the last one's was read
 
     def begin(self) -> None:
         self.captured.clear()
+        self.left_early.clear()
         self.in_flight.clear()
 
     def reset(self) -> None:
         self._open = None
         self._waiting = None
+        self._before.clear()
 
     def is_idle(self) -> bool:
         return self._open is None and self._waiting is None
@@ -179,14 +266,18 @@ class ExpertHoles:
                 step.enter = hole
                 step.stop_before = True
                 self._waiting = None
+                self._before.clear()
         experts = [name for source in node.sources if (name := _expert_name(source)) is not None]
         if self._open is None:
             if node.op == "MUL_MAT_ID" and experts:
                 self._start(node, experts[0], step)
             elif any(name.what != "scale" for name in experts):
                 raise HookError(f"{name_of(node.address)} ({node.op}) reads experts outside of a call")
+            else:
+                self._before.append(node)
             return step
         call = self._open
+        call.nodes += 1
         mine = any((name.layer, name.group) == (call.name.layer, call.name.group) for name in experts)
         if mine or not call.dead.isdisjoint(node.sources):
             step.skip = True
@@ -250,6 +341,9 @@ class ExpertHoles:
             call.first_step.capture = None
         self._open = None
         self._waiting = (hole, {node.address})
+        if self._early is not None and (early := find(self._before, hole.inputs())) is not None:
+            hole.copy_router(NodeCopies(self._early, [self._before[i].address for i in early.nodes]))
+            step.stop_early = call.nodes + len(self._before) - early.after
 
 
 def _expert_name(address: int) -> ExpertName | None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from node.engine.context import Context, Row
+from node.engine.early_router import EarlyRouter
 from node.engine.expert_holes import ExpertHoles, ExpertInputs
 from node.engine.hook import GraphHook
 from node.engine.kernels import Kernels
@@ -64,11 +66,12 @@ def gate(
     """
     kernels = Kernels(library, threads=1)
     calls: dict[tuple[int, str], ExpertCall] = {(call.layer, call.group): call for call in manifest.calls}
-    hook = GraphHook(library, ExpertHoles(calls, LocalExperts(kernels, held)))
+    early = EarlyRouter(library, threads=1)
+    hook = GraphHook(library, ExpertHoles(calls, LocalExperts(kernels, held), early))
     try:
         with LlamaModel(library, [trunk]) as trunk_model, LlamaModel(library, whole) as model:
             rng = np.random.default_rng(GATE_SEED)
-            settings = {"n_ctx": GATE_CONTEXT, "n_ubatch": GATE_CONTEXT, "threads": 1}
+            settings: dict[str, Any] = {"n_ctx": GATE_CONTEXT, "n_ubatch": GATE_CONTEXT, "threads": 1}
             with (
                 Context(model, **settings) as plain,
                 Context(trunk_model, **settings, callback=hook.callback) as hooked,
@@ -93,5 +96,6 @@ def gate(
     except PanalError as error:
         return str(error)
     finally:
+        early.close()
         kernels.close()
     return ""

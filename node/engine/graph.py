@@ -92,21 +92,21 @@ class LiveTensor:
     """
 
     def __init__(self, address: int, dtype: npt.DTypeLike) -> None:
-        self._address = address
+        self.address = address
         self._dtype = np.dtype(dtype)
         self._seen = b""
         self._elements: npt.NDArray[Any] = np.empty(0, dtype)
 
     def array(self) -> npt.NDArray[Any]:
         """A view, valid until the graph runs on; shape is `ne` reversed, outermost first, strides kept."""
-        seen = C.string_at(self._address, NAME_OFFSET)
+        seen = C.string_at(self.address, NAME_OFFSET)
         if seen != self._seen:
             self._elements = self._map()
             self._seen = seen
         return self._elements
 
     def _map(self) -> npt.NDArray[Any]:
-        tensor = Tensor.from_address(self._address)
+        tensor = Tensor.from_address(self.address)
         ne, nb = tuple(tensor.ne), tuple(tensor.nb)
         if 0 in ne:
             return np.empty(ne[::-1], self._dtype)

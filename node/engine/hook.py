@@ -33,6 +33,9 @@ class HookError(EngineError):
 class Hole(Protocol):
     """A part of the graph that is computed elsewhere."""
 
+    def leave_early(self) -> None:
+        """Called where all that the hole needs could be had, long before its first node (`Step.early`)."""
+
     def capture(self) -> None:
         """Called when all before the hole's first node is computed (only if the step asks for it)."""
 
@@ -52,15 +55,19 @@ class Step:
         stop: have everything up to this node computed before going on.
         stop_before: better have everything before this node computed first; heeded from the next pass on.
         enter: a hole whose result must be in place before this node.
-        capture, leave: holes to serve once the stop is reached.
+        early, capture, leave: holes to serve once the stop is reached.
+        stop_early: how many nodes before this one its `leave` hole could leave already; 0: it could not.
+            Heeded from the next pass on.
     """
 
     skip: bool = False
     stop: bool = False
     stop_before: bool = False
     enter: Hole | None = None
+    early: Hole | None = None
     capture: Hole | None = None
     leave: Hole | None = None
+    stop_early: int = 0
 
     def is_plain(self) -> bool:
         return not (self.skip or self.stop or self.enter)
@@ -200,6 +207,8 @@ class GraphHook:
     def _reached(self) -> bool:
         step = self._pending
         if step is not None:
+            if step.early is not None:
+                step.early.leave_early()
             if step.capture is not None:
                 step.capture.capture()
             if step.leave is not None:
@@ -232,10 +241,16 @@ class GraphHook:
         idle = self._recogniser.is_idle()
         step = self._recogniser.classify(Seen(address, self._library.op_name(op), sources(address)))
         if step.stop_before and self._known:
-            before = self._known[-1]
-            before.step = before.step or Step()
-            before.step.stop = True
+            self._stop_at(self._known[-1])
+        if step.stop_early:
+            self._stop_at(self._known[-step.stop_early]).early = step.leave
         known = _Known(address, cell, op, raw, idle, None if step.is_plain() else step)
         self._known.append(known)
         self._frontier = len(self._known)
         return known
+
+    @staticmethod
+    def _stop_at(known: _Known) -> Step:
+        known.step = known.step or Step()
+        known.step.stop = True
+        return known.step

@@ -10,11 +10,23 @@ from blake3 import blake3
 
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
-from node.model.manifest import ExpertCall, ExpertTensor, Manifest, ManifestError, TrunkTensor, check
+from node.model.manifest import (
+    VERSION,
+    ExpertCall,
+    ExpertTensor,
+    Manifest,
+    ManifestError,
+    TrunkTensor,
+    check,
+)
 from node.model.recipe import Input, Matmul, Recipe, children
 from routing.errors import LocalError
 
 PARALLEL_BYTES = 1 << 20  # below this, BLAKE3's threads cost more than they save
+
+RUNS = 8
+"""Runs in which a layer's experts are declared, at most: it can then be spread over as many servers where
+combine is stable. A server sends a vector for each run it touches, so more of them would cost bytes."""
 
 
 class FoundCall(Protocol):
@@ -42,7 +54,10 @@ def build_manifest(
     Raises:
         ManifestError: the tensors do not fit the graph.
     """
-    described = tuple(_expert_call(mapped, call, progress) for call in calls)
+    described: list[ExpertCall] = []
+    cells: dict[int, int] = {}
+    for call in calls:
+        described.append(_expert_call(mapped, call, cells, progress))
     trunk = []
     for name, tensor in sorted(mapped.model.tensors.items()):
         if parse_expert_name(name) is None:
@@ -50,12 +65,25 @@ def build_manifest(
             trunk.append(TrunkTensor(name, tensor.type.id, tensor.shape, digest.hex()))
             if progress:
                 progress(tensor.n_bytes)
-    manifest = Manifest(1, mapped.model.architecture, ("experts",), described, tuple(trunk))
+    manifest = Manifest(VERSION, mapped.model.architecture, ("experts",), tuple(described), tuple(trunk))
     try:
         check(manifest)
     except LocalError as error:
         raise ManifestError(f"{mapped.model.path}: {error}") from None
     return manifest
+
+
+def run_length(n_experts: int, n_cells: int) -> int:
+    """How many experts of a call are a run: the rule by which manifests are made.
+
+    Args:
+        n_experts: of this call.
+        n_cells: of its layer's first call, by which cells are held; where chunk experts are fewer, a run of
+            them must not need the cells of two runs.
+    """
+    cells = -(-n_cells // RUNS)
+    experts, rest = divmod(cells * n_experts, n_cells)
+    return experts if experts and not rest else 1
 
 
 def expert_digest(views: Iterable[memoryview]) -> bytes:
@@ -86,7 +114,10 @@ def check_experts(
             progress(sum(len(part) for part in parts))
 
 
-def _expert_call(mapped: MappedModel, call: FoundCall, progress: Callable[[int], None] | None) -> ExpertCall:
+def _expert_call(
+    mapped: MappedModel, call: FoundCall, cells: dict[int, int], progress: Callable[[int], None] | None
+) -> ExpertCall:
+    """`cells`: experts of each layer's first call; written when that is met."""
     tensors, views = [], []
     for role, name in sorted(call.tensors.items()):
         tensor = mapped.model.tensors.get(name)
@@ -111,6 +142,7 @@ def _expert_call(mapped: MappedModel, call: FoundCall, progress: Callable[[int],
         layer=call.layer,
         group=call.group,
         n_experts=n_experts,
+        run_length=run_length(n_experts, cells.setdefault(call.layer, n_experts)),
         n_in=_input_width(call.recipe, shapes),
         n_out=shapes["down.weight"][1],
         recipe=call.recipe,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from blake3 import blake3
@@ -19,6 +19,7 @@ from node.model.expert_names import GROUPS, ExpertName
 from node.model.gguf.types import TENSOR_TYPES, tensor_bytes
 from routing.errors import LocalError
 
+VERSION: Final = 2  # 1 declared no runs
 DIGEST_BYTES = 32  # BLAKE3
 MAX_MANIFEST_BYTES = 64 << 20  # 60 layers x 512 experts are 1.4 MB; the rest is room, not an invitation
 MAX_WIDTH = 1 << 16  # of a row; the wire's limit too
@@ -37,6 +38,10 @@ _Count = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 class ManifestError(LocalError):
     """A manifest contradicts itself, or names what panal does not know."""
+
+
+class OldManifest(ManifestError):
+    """A manifest of a version before this one: what it describes has to be made again."""
 
 
 class ExpertTensor(msgspec.Struct, frozen=True):
@@ -67,6 +72,8 @@ class ExpertCall(msgspec.Struct, frozen=True):
 
     Attributes:
         group: "exps" or "chexps".
+        run_length: experts of a run; runs are [0, n), [n, 2n), ..., the last may be shorter. Where combine is
+            stable a run is added up by itself, by whoever holds all of it.
         n_in, n_out: width of the row that enters an expert and of the one that leaves it.
         tensors: sorted by role; just those that the recipe reads.
         digests: BLAKE3 of each expert's bytes (its tensors in order), base64 of n_experts x 32 bytes.
@@ -75,6 +82,7 @@ class ExpertCall(msgspec.Struct, frozen=True):
     layer: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     group: _Word
     n_experts: _Count
+    run_length: _Count
     n_in: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
     n_out: Annotated[int, msgspec.Meta(ge=1, le=MAX_WIDTH)]
     recipe: R.Recipe
@@ -98,6 +106,12 @@ class ExpertCall(msgspec.Struct, frozen=True):
         return base64.b64decode(self.digests)[expert * DIGEST_BYTES : (expert + 1) * DIGEST_BYTES]
 
 
+class _Version(msgspec.Struct, frozen=True):
+    """What every version's manifest has."""
+
+    version: int
+
+
 class TrunkTensor(msgspec.Struct, frozen=True):
     """One tensor that stays with the backbone."""
 
@@ -116,7 +130,7 @@ class Manifest(msgspec.Struct, frozen=True):
         trunk: sorted by name.
     """
 
-    version: Literal[1]
+    version: Literal[2]
     architecture: _Word
     kinds: tuple[Literal["experts"], ...]
     calls: tuple[ExpertCall, ...]
@@ -154,6 +168,7 @@ def decode_manifest(encoded: bytes, *, model_id: str | None = None, source: str 
         source: where it came from, for the error.
 
     Raises:
+        OldManifest: of an earlier version; the caller knows what has to be made again.
         ManifestError: malformed, contradictory, or another model's.
     """
     if len(encoded) > MAX_MANIFEST_BYTES:
@@ -163,6 +178,11 @@ def decode_manifest(encoded: bytes, *, model_id: str | None = None, source: str 
     try:
         manifest = msgspec.json.decode(encoded, type=Manifest)
     except (msgspec.DecodeError, RecursionError) as error:
+        version = _version(encoded)
+        if 0 < version < VERSION:
+            raise OldManifest(f"{source}: made by an older panal") from None
+        if version > VERSION:
+            raise ManifestError(f"{source}: made by a newer panal; update this one") from None
         raise ManifestError(f"{source}: not a manifest of panal: {error}") from None
     try:
         check(manifest)
@@ -172,6 +192,14 @@ def decode_manifest(encoded: bytes, *, model_id: str | None = None, source: str 
     if model_id is not None and found != model_id:
         raise ManifestError(f"{source}: is the manifest of model {found[:12]}, not of {model_id[:12]}")
     return manifest
+
+
+def _version(encoded: bytes) -> int:
+    """The version a manifest names, whatever else it says; 0 if none."""
+    try:
+        return msgspec.json.decode(encoded, type=_Version).version
+    except (msgspec.DecodeError, RecursionError):
+        return 0
 
 
 def check(manifest: Manifest) -> None:
@@ -194,6 +222,8 @@ def check(manifest: Manifest) -> None:
 
 
 def _check_call(call: ExpertCall) -> None:
+    if call.run_length > call.n_experts:
+        raise ManifestError(f"{call.label}: runs of {call.run_length} of its {call.n_experts} experts")
     R.check(call.recipe)
     roles = tuple(tensor.role for tensor in call.tensors)
     if roles != R.roles(call.recipe):

@@ -30,6 +30,7 @@ from node.model.gguf.split import ModelFile, ModelTensor, open_model
 from node.model.gguf.types import ValueType
 from node.model.gguf.values import GGUFValue
 from node.model.gguf.writer import TensorToWrite, write_gguf
+from node.model.manifest import Manifest, OldManifest, decode_manifest
 
 SLICE_TYPE = "panal-slice"
 SLICE_VERSION = 1
@@ -46,7 +47,7 @@ class SliceFile:
 
     Attributes:
         file: the GGUF; `MappedModel(file)` gives its tensors.
-        manifest_json: as it was given to `cut_slice`; NOT checked here.
+        manifest_json: as it was given to `cut_slice`; checked by `manifest` only.
         layers: the layers of the slice; those without routed experts have no tensor in it.
         experts: the experts held, as numbered in the model.
         expert_count: experts a layer of the model has.
@@ -62,6 +63,17 @@ class SliceFile:
     expert_count: int
     chunk_experts: range | None
     tensors: Mapping[ExpertName, ModelTensor]
+
+    def manifest(self) -> Manifest:
+        """The manifest in it, checked.
+
+        Raises:
+            ManifestError: it is none, or another model's.
+        """
+        try:
+            return decode_manifest(self.manifest_json, model_id=self.model_id, source=str(self.file.path))
+        except OldManifest as error:
+            raise OldManifest(f"{error}; cut it again with this one") from None
 
 
 def chunk_run(experts: range, expert_count: int, chunk_count: int) -> range:

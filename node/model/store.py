@@ -3,6 +3,7 @@
     models/<model id>/manifest.json          canonical; its digest is the folder's name
     models/<model id>/trunk-<digits>.gguf    proven by the gate; one for each metadata the tensors came with
     models/<model id>/sources.json           files that were this model when they were imported, newest last
+    models/<model id>/gates.json             what `panal verify` found of its lossy wires (node.model.gates)
 
 Files with the same tensors are the same model, but may differ in metadata that only the backbone reads
 (how many experts are used, rope scaling, chat template), so each keeps its own trunk.
@@ -27,7 +28,7 @@ from blake3 import blake3
 
 from node.model.gguf.split import ModelFile
 from node.model.gguf.writer import encode_value
-from node.model.manifest import MODEL_ID, Manifest, decode_manifest
+from node.model.manifest import MODEL_ID, Manifest, OldManifest, decode_manifest
 from routing.errors import LocalError
 
 SHORT_ID = 12  # hex digits shown to people; 48 bits, unique among the models of a device
@@ -128,7 +129,7 @@ class Store:
                 try:
                     return self._open(folder, source)
                 except LocalError:
-                    continue  # a damaged manifest: the file is imported again
+                    continue  # a damaged manifest, or an older panal's: the file is imported again
         return None
 
     def sources(self, model_id: str) -> tuple[Source, ...]:
@@ -147,7 +148,7 @@ class Store:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             kept = [*(old for old in others if old.path not in names), *mine]
-            _write(self.root / "checked.json", msgspec.json.encode(kept))
+            replace_file(self.root / "checked.json", msgspec.json.encode(kept))
         except (OSError, UnicodeEncodeError):  # the latter: a path that is no text
             pass  # only a shortcut: without it the file is read through again next time
 
@@ -176,7 +177,18 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def add(self, workspace: Path, trunk: Path, manifest: Manifest, source: Source) -> StoredModel:
-        """Take a proven trunk, made in a workspace, into the model's folder (made if need be)."""
+        """Take a proven trunk, made in a workspace, into the model's folder (made if need be).
+
+        What an older panal made of the same files goes: nobody can use it any more.
+        """
+        stored = self._add(workspace, trunk, manifest, source)
+        for folder in self._folders():
+            known = self._sources(folder)
+            if known and all(old.same_files(source) for old in known) and self._is_older(folder):
+                self._remove(folder)
+        return stored
+
+    def _add(self, workspace: Path, trunk: Path, manifest: Manifest, source: Source) -> StoredModel:
         model_id = manifest.model_id()
         folder = self._models / model_id
         trunk.rename(workspace / source.trunk)
@@ -186,8 +198,8 @@ class Store:
             trunk_digest=_file_digest(workspace / source.trunk),
         )
         if not folder.exists():
-            _write(workspace / "manifest.json", manifest.encoded())
-            _write(workspace / "sources.json", msgspec.json.encode([source]))
+            replace_file(workspace / "manifest.json", manifest.encoded())
+            replace_file(workspace / "sources.json", msgspec.json.encode([source]))
             try:
                 workspace.rename(folder)
                 return self._open(folder, source)
@@ -195,10 +207,29 @@ class Store:
                 if not folder.exists():  # else another process was quicker: its folder takes our trunk
                     raise
         (workspace / source.trunk).replace(folder / source.trunk)
-        _write(folder / "manifest.json", manifest.encoded())  # the same bytes, unless they were damaged
+        replace_file(folder / "manifest.json", manifest.encoded())  # the same bytes, unless they were damaged
         known = [old for old in self._sources(folder) if not old.same_files(source)]
-        _write(folder / "sources.json", msgspec.json.encode([*known, source]))
+        replace_file(folder / "sources.json", msgspec.json.encode([*known, source]))
         return self._open(folder, source)
+
+    def _is_older(self, folder: Path) -> bool:
+        """Whether an older panal made it."""
+        try:
+            decode_manifest((folder / "manifest.json").read_bytes())
+        except OldManifest:
+            return True
+        except (OSError, LocalError):
+            pass
+        return False
+
+    def _remove(self, folder: Path) -> None:
+        """Remove a model's folder; if this is killed meanwhile, `_sweep` does the rest."""
+        gone = self._models / f".new-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            folder.rename(gone)
+        except OSError:
+            return  # it only takes room
+        shutil.rmtree(gone, ignore_errors=True)
 
     def _sweep(self) -> None:
         """Remove what killed imports left behind: workspaces whose process is gone."""
@@ -233,14 +264,18 @@ class Store:
             return ()  # only a shortcut: without it the file is digested again
 
 
-def _write(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Replace a file's content at once; a crash leaves the old or the new."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _metadata_digest(model: ModelFile) -> str:

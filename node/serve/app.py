@@ -12,13 +12,15 @@ from node.engine import library as llama
 from node.engine.kernels import Kernels
 from node.importing import Progress
 from node.model.store import Store
+from node.serve.cell_server import CellServer
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
 from node.swarm.announcing import Offered
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
 from node.swarm.watching import NOBODY, Watching
-from routing.wire import holdings, messages
+from routing.quic.endpoint import Handler
+from routing.wire import cells, holdings, messages
 from routing.wire.holdings import Slice
 
 
@@ -52,6 +54,7 @@ async def serve(
     library = llama.load(config.engine.library)
     kernels = Kernels(library, threads=config.engine.threads)
     ready: list[ExpertServer] = []
+    sharing: list[CellServer] = []
 
     def offered() -> Offered:
         told = ready[0].holdings
@@ -65,14 +68,13 @@ async def serve(
             versions=told.versions,
         )
 
-    role = Role(
-        serves=True,
-        offered=offered,
-        handlers={
-            messages.PROTOCOL_ID: lambda stream: ready[0].serve_experts(stream),
-            holdings.PROTOCOL_ID: lambda stream: ready[0].serve_slices(stream),
-        },
-    )
+    handlers: dict[str, Handler] = {
+        messages.PROTOCOL_ID: lambda stream: ready[0].serve_experts(stream),
+        holdings.PROTOCOL_ID: lambda stream: ready[0].serve_slices(stream),
+    }
+    if config.swarm.share_cells:
+        handlers[cells.PROTOCOL_ID] = lambda stream: sharing[0].serve(stream)
+    role = Role(serves=True, offered=offered, handlers=handlers)
     # Bound before the models are opened: a port in use is told at once, not after minutes.
     node = SwarmNode(place, role, watching=watching)
     try:
@@ -81,6 +83,7 @@ async def serve(
         ) as opened:
             server = ExpertServer(opened.cells, kernels, name=config.name or "")
             ready.append(server)
+            sharing.append(CellServer(opened.cells, rate=config.swarm.share_rate))
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(node.run)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from node.engine.kernels import Kernels
 from node.model.held import HeldExperts
 from node.model.manifest import ExpertCall, Manifest
-from routing.dispatch.combine import add_slots
+from routing.dispatch.combine import add_runs, add_slots
 from routing.errors import LocalError
 from routing.wire.codecs import Float32Array
 from routing.wire.holdings import Slice, compact_cells
@@ -30,13 +30,34 @@ class HeldCall:
         self.is_whole = False
         self._run_of = np.full(call.n_experts, -1, np.int16)
 
-    def add(self, held: HeldExperts) -> None:
-        """Take a run; experts that are held already stay where they are."""
-        self._run_of[held.first : held.first + held.n_held][
-            self._run_of[held.first : held.first + held.n_held] < 0
-        ] = len(self.runs)
-        self.runs.append(held)
+    def add(self, held: HeldExperts, only: npt.NDArray[np.bool_] | None = None) -> None:
+        """Take a run; experts that are held already stay where they are. It may come again with more of them.
+
+        Args:
+            only: [n_experts of the call], those that count as held, as if the others were not in the run. So
+                a few scattered experts are one run, with one graph.
+        """
+        place = self._run_of[held.first : held.first + held.n_held]
+        taken = place < 0
+        if only is not None:
+            taken &= only[held.first : held.first + held.n_held]
+        number = next((number for number, run in enumerate(self.runs) if run is held), len(self.runs))
+        if number == len(self.runs):
+            self.runs.append(held)  # before it is named: another thread may be computing
+        place[taken] = number
         self.is_whole = bool((self._run_of >= 0).all())
+
+    def run_with(self, expert: int) -> HeldExperts:
+        """The run that an expert lies in; it must be held."""
+        return self.runs[int(self._run_of[expert])]
+
+    def copy(self) -> HeldCall:
+        """The same runs; what is added to the copy is not added here."""
+        twin = HeldCall(self.call)
+        twin.runs = list(self.runs)
+        twin.is_whole = self.is_whole
+        twin._run_of = self._run_of.copy()
+        return twin
 
     def experts(self) -> list[int]:
         return [int(expert) for expert in np.flatnonzero(self._run_of >= 0)]
@@ -88,14 +109,22 @@ class HeldCall:
         x: Float32Array,
         ids: npt.NDArray[np.int32],
         weights: Float32Array | None,
+        *,
+        by_runs: bool = False,
     ) -> Float32Array:
-        """Routed output [n_tokens, n_out], if all experts are held; arguments as `Kernels.routed`."""
-        if len(self.runs) == 1:
+        """Routed output [n_tokens, n_out], if all experts are held; arguments as `Kernels.routed`.
+
+        Args:
+            by_runs: added as combine stable adds, not in slot order.
+        """
+        if len(self.runs) == 1 and not by_runs:
             return kernels.routed(self.runs[0], x, ids, weights)
         counts = np.full(len(x), ids.size // len(x), np.uint16)
         rows = self.compute(
             kernels, x, counts, ids.reshape(-1), None if weights is None else weights.reshape(-1)
         )
+        if by_runs:
+            return add_runs(rows, ids, self.call.run_length)
         return add_slots(rows.reshape(*ids.shape, -1))
 
 
@@ -106,15 +135,32 @@ class Cells:
         self._calls: dict[bytes, dict[tuple[int, int], HeldCall]] = {}
         self._manifests: dict[bytes, Manifest] = {}
 
-    def add(self, model_id: str, manifest: Manifest, held: Mapping[tuple[int, str], HeldExperts]) -> None:
-        """Take runs of a model's experts, keyed by (layer, group)."""
+    def add(
+        self,
+        model_id: str,
+        manifest: Manifest,
+        held: Mapping[tuple[int, str], HeldExperts],
+        only: Mapping[tuple[int, str], npt.NDArray[np.bool_]] | None = None,
+    ) -> None:
+        """Take runs of a model's experts, keyed by (layer, group); `only` as for `HeldCall.add`."""
         key = bytes.fromhex(model_id)
         self._manifests[key] = manifest
         calls = self._calls.setdefault(key, {})
         for call in manifest.calls:
             run = held.get((call.layer, call.group))
             if run is not None:
-                calls.setdefault((call.layer, call.index), HeldCall(call)).add(run)
+                mask = None if only is None else only.get((call.layer, call.group))
+                calls.setdefault((call.layer, call.index), HeldCall(call)).add(run, mask)
+
+    def copy(self) -> Cells:
+        """The same runs; what is added to the copy is not added here."""
+        twin = Cells()
+        twin._manifests = dict(self._manifests)
+        twin._calls = {
+            model_id: {key: call.copy() for key, call in calls.items()}
+            for model_id, calls in self._calls.items()
+        }
+        return twin
 
     def knows(self, model_id: bytes) -> bool:
         return model_id in self._calls

@@ -15,7 +15,7 @@ from node.model.digests import check_experts
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import ModelFile, open_model
 from node.model.held import HeldExperts, hold
-from node.model.manifest import Manifest, decode_manifest
+from node.model.manifest import Manifest
 from node.model.slice_file import SLICE_TYPE, SliceFile, chunk_run, read_slice
 from node.model.store import Store, StoredModel
 from node.ranges import Ranges
@@ -65,7 +65,7 @@ def _open_entry(
     if entry.model.path is not None and _is_slice(entry.model.path):
         piece = read_slice(entry.model.path)
         source = str(piece.file.path)
-        manifest = decode_manifest(piece.manifest_json, model_id=piece.model_id, source=source)
+        manifest = piece.manifest()
         mapped = maps.enter_context(MappedModel(piece.file))
         _check_digests(store, mapped, manifest, piece, progress)
         layers = entry.layers or Ranges(((piece.layers.start, piece.layers.stop - 1),))

@@ -13,7 +13,7 @@ import numpy as np
 from node.engine.kernels import Kernels
 from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
-from routing.dispatch.combine import sum_pairs
+from routing.dispatch.combine import sum_pairs, sum_runs
 from routing.errors import LocalError
 from routing.quic.admission import origin_of
 from routing.quic.connection import Connection
@@ -196,6 +196,11 @@ class ExpertServer:
             return refuse(
                 RefusalCode.MALFORMED, f"layer {request.layer} weighs {call.recipe.weights} the experts"
             )
+        if request.combine is Combine.STABLE and request.run_length != call.run_length:
+            return refuse(
+                RefusalCode.MALFORMED,
+                f"layer {request.layer} has runs of {call.run_length} experts, not of {request.run_length}",
+            )
         if int(request.counts.max()) > call.n_experts:
             return refuse(
                 RefusalCode.MALFORMED, f"a row asks more experts than the {call.n_experts} there are"
@@ -230,6 +235,8 @@ class ExpertServer:
             return refusal_to(request, RefusalCode.INTERNAL, str(error))
         if request.combine is Combine.SUM:
             y = sum_pairs(y, request.counts)
+        elif request.combine is Combine.STABLE:
+            y = sum_runs(y, request.counts, request.experts, request.run_length)
         if not np.isfinite(y).all():
             return refusal_to(
                 request, RefusalCode.INTERNAL, f"layer {request.layer}: the experts gave NaN or infinity"

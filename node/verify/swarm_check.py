@@ -9,6 +9,7 @@ import trio
 
 from node.config import NodeConfig
 from node.decode.live_backbone import BackboneSettings, live_backbone
+from node.decode.wire_choice import cells_at_home, wire_for
 from node.engine import library as llama
 from node.engine.expert_holes import ExpertPort
 from node.engine.kernels import Kernels
@@ -18,7 +19,7 @@ from node.model.store import Store
 from node.serve.opening import open_cells, open_whole
 from node.swarm.place import Place
 from node.verify.comparison import Bounds, ErrorPort, Verdict, held_whole, judge, plan_batches, verify
-from routing.wire.codecs import Codec
+from node.verify.gate_record import keep_verdict
 from routing.wire.experts import Combine
 
 MIN_CONTEXT = 256  # tokens; llama.cpp pads smaller caches anyway
@@ -36,27 +37,20 @@ async def check_swarm(
     """Compare the config's peers with plain llama.cpp on the whole file, which must be here.
 
     Args:
-        combine, wire: instead of the config's.
+        combine, wire: instead of the config's; a wire of auto is what `panal generate` would use.
 
-    Cells that the config serves are computed at home, as `panal generate` would.
+    Cells that the config serves are computed at home, as `panal generate` would. What is found of a lossy
+    wire is kept in the store.
     """
     say = progress or (lambda what, done, total: None)
     wanted = config.require_backbone()
-    mode, codec = Combine[(combine or wanted.combine).upper()], Codec[(wire or wanted.wire).upper()]
+    mode = Combine[(combine or wanted.combine).upper()]
     place = Place.of(config)
     library = llama.load(config.engine.library)
     stored, model = await trio.to_thread.run_sync(
         open_whole, library, Store(config.store), wanted.model, progress
     )
     rows = max(sum(sizes) for sizes in plan_batches(batches))
-    settings = BackboneSettings(
-        threads=config.engine.threads,
-        combine=mode,
-        wire=codec,
-        context=max(rows, MIN_CONTEXT),
-        ubatch=max(batches),
-        deadline=wanted.deadline,
-    )
     whole = tuple(part.path for part in model.parts)
     with ExitStack() as opened:
         mapped = opened.enter_context(MappedModel(model))
@@ -71,6 +65,15 @@ async def check_swarm(
                     open_cells, library, Store(config.store), config.serve, progress
                 )
             ).cells
+        choice = wire_for(wire or wanted.wire, mode.name.lower(), stored, library, home)
+        settings = BackboneSettings(
+            threads=config.engine.threads,
+            combine=mode,
+            wire=choice.codec,
+            context=max(rows, MIN_CONTEXT),
+            ubatch=max(batches),
+            deadline=wanted.deadline,
+        )
 
         def wrap(port: ExpertPort) -> ExpertPort:
             watch.append(ErrorPort(port, kernels, held_whole(mapped, stored.manifest)))
@@ -103,8 +106,10 @@ async def check_swarm(
         stored.manifest,
         servers=len(routes),
         combine=mode,
-        wire=codec,
+        wire=choice.codec,
         worst_layer=watch[0].worst_layer(),
         bounds=bounds,
     )
-    return msgspec.structs.replace(verdict, routes=routes)
+    verdict = msgspec.structs.replace(verdict, routes=routes)
+    gate = keep_verdict(verdict, stored, library, home=cells_at_home(stored, home))
+    return msgspec.structs.replace(verdict, gate=gate)

@@ -6,7 +6,7 @@ from routing.dispatch.call import MoeCall, WireSettings
 from routing.dispatch.plan import ServerCall
 from routing.errors import LocalError
 from routing.wire.codecs import finite
-from routing.wire.experts import ExpertsRequest, framed_nbytes, max_reply_bytes
+from routing.wire.experts import Combine, ExpertsRequest, framed_nbytes, max_reply_bytes
 from routing.wire.limits import FRAME_PREFIX_BYTES, MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 
 CALL_IDS = 2**32
@@ -38,6 +38,7 @@ def make_request(
         codec_back=settings.codec_back,
         combine=settings.combine,
         deadline_ms=max(1, round(settings.timeout * 1000)),
+        run_length=call.run_length if settings.combine is Combine.STABLE else 0,
     )
 
 

@@ -30,6 +30,7 @@ class MoeCall:
         ids: int32 [n_tokens, n_used].
         weights: f32 [n_tokens, n_used], or None if the recipe does not weight after the experts.
         n_out: width of the result.
+        run_length: experts of a run, as the manifest declares it; combine stable needs it.
     """
 
     model_id: bytes
@@ -39,6 +40,7 @@ class MoeCall:
     ids: npt.NDArray[np.int32]
     weights: Float32Array | None
     n_out: int
+    run_length: int = 0
 
     @property
     def row_per_pair(self) -> bool:
@@ -58,8 +60,7 @@ class WireSettings:
     Attributes:
         codec: for x.
         codec_back: for the answers.
-        combine: rows or sum. Where each slot has its own row, rows are asked for either way: a sum would
-            save nothing.
+        combine: rows, sum or stable; see `combine_for`.
         timeout: seconds for each server's answer, sent along as its deadline: the hard one. How soon a peer
             counts as late, so that others are asked too, is measured (routing.estimates).
     """
@@ -68,6 +69,11 @@ class WireSettings:
     codec_back: Codec = Codec.F32
     combine: Combine = Combine.ROWS
     timeout: float = DEFAULT_TIMEOUT
+
+
+def combine_for(wanted: Combine, *, row_per_pair: bool) -> Combine:
+    """How a call is combined: where each slot has its own row always as rows, as sums would save nothing."""
+    return Combine.ROWS if row_per_pair else wanted
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from routing.errors import PeerError
 
@@ -17,10 +17,13 @@ class ExpertsUnavailable(PeerError):
         layer: block number.
         experts: which ones, ascending.
         reasons: what went wrong, by peer id, for the peers that were asked or once held them.
+        run_length: experts that have to be at one server together; 0 if each may be elsewhere.
     """
 
-    def __init__(self, layer: int, experts: Sequence[int], reasons: Mapping[str, str]) -> None:
-        named = f"layer {layer}: no peer holds {name_experts(experts)}"
+    def __init__(
+        self, layer: int, experts: Sequence[int], reasons: Mapping[str, str], run_length: int = 0
+    ) -> None:
+        named = f"layer {layer}: no peer holds {name_experts(experts)}{in_whole_runs([run_length])}"
         if reasons:
             told = "; ".join(
                 reason if peer in reason else f"{peer}: {reason}" for peer, reason in reasons.items()
@@ -32,10 +35,17 @@ class ExpertsUnavailable(PeerError):
         self.layer = layer
         self.experts = tuple(experts)
         self.reasons = dict(reasons)
+        self.run_length = run_length
 
 
 class NoHolder(ExpertsUnavailable):
     """No peer that may be asked holds these experts."""
+
+
+def in_whole_runs(lengths: Iterable[int]) -> str:
+    """` in whole runs of 16 (combine = stable)`, to follow experts; "" where no run has several."""
+    several = sorted({length for length in lengths if length > 1})
+    return f" in whole runs of {' or '.join(map(str, several))} (combine = stable)" if several else ""
 
 
 def name_experts(experts: Sequence[int]) -> str:

@@ -2,9 +2,8 @@
 
 1. A peer that fails (error, refusal, no answer by the hard deadline, or an answer that is not one) loses its
    experts for this call; they move, each with all its rows, to the peers that are left.
-2. A peer whose answer is late, by what was measured of it (`routing.estimates`), stays in the race: the same
-   pairs are asked of others too (a *hedge*), if others that are free hold all of them and the budget allows.
-   The first complete answer to these pairs is taken, the rest is cancelled, which resets its streams.
+2. A peer whose answer is late, by what was measured of it, stays in the race while others are asked as well
+   (`routing.dispatch.race`).
 3. Nothing is added before every pair has exactly one answer, and a race has one winner: nothing can be added
    twice, and no expert's rows come half from one answer and half from another.
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import count
 from typing import Protocol
 
@@ -25,13 +24,23 @@ import numpy as np
 import trio
 
 from routing.dispatch.asking import CALL_IDS, checked_size, make_request
-from routing.dispatch.call import CallStats, Failure, MoeCall, ServerStats, WireSettings, check_shapes
-from routing.dispatch.combine import Part, combine_rows, combine_sum, sum_pairs
+from routing.dispatch.call import (
+    CallStats,
+    Failure,
+    MoeCall,
+    ServerStats,
+    WireSettings,
+    check_shapes,
+    combine_for,
+)
+from routing.dispatch.combine import Part, combine_rows, combine_stable, combine_sum, sum_pairs, sum_runs
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.dispatch.plan import HOME, IndexArray, LayerHolders, ServerCall, plan
+from routing.dispatch.race import Race
 from routing.dispatch.watch import Watch
 from routing.errors import LocalError, PanalError, PeerError
 from routing.estimates import Estimates, Fault
+from routing.latency import Cost
 from routing.wire.codecs import Float32Array, finite
 from routing.wire.experts import (
     Combine,
@@ -46,10 +55,6 @@ from routing.wire.experts import (
 )
 
 OVERFLOW = "its answer is so large that the sum overflows"
-
-STALL = 0.05
-"""Seconds by which this node's own loop may wake too late before it blames itself: an answer may be lying in
-the socket already."""
 
 LONGEST_PATIENCE = 0.5
 """Share of the hard deadline after which an answer is late in any case: who is asked then needs time too."""
@@ -116,11 +121,14 @@ class Star:
 
         Raises:
             ExpertsUnavailable: if experts have no holder left; names layer, experts, peers and reasons.
-            LocalError: if the call's shapes do not fit, or home failed.
+            LocalError: if the call's shapes do not fit, runs might be split that must not, or home failed.
         """
         check_shapes(call)
-        if call.row_per_pair and settings.combine is Combine.SUM:
-            settings = WireSettings(settings.codec, settings.codec_back, Combine.ROWS, settings.timeout)
+        settings = replace(settings, combine=combine_for(settings.combine, row_per_pair=call.row_per_pair))
+        if settings.combine is Combine.STABLE and not 0 < call.run_length == holders.run_length:
+            raise LocalError(
+                f"layer {call.layer}: runs of {call.run_length} experts, holders of {holders.run_length}"
+            )
         running = _Dispatch(
             self._peer,
             self._home,
@@ -133,42 +141,6 @@ class Star:
             stats or CallStats(),
         )
         return await running.run(), running.stats
-
-
-@dataclass(eq=False)
-class _Race:
-    """One server's share of a call, until somebody has answered it.
-
-    Attributes:
-        dispatch: the call that it is part of.
-        call: what the server was asked; who hedges answers the same pairs.
-        wave: its wave; hedges are of the next.
-        without: peers whose own answers are waited for by whoever waits for this one.
-        patience: seconds until the answer is late; doubled each time nobody else could be asked.
-        due: when that is; infinite when there is nothing to do at any time.
-        parts: the winner's, once there is one.
-        bug: what went wrong with a hedge that is nobody's fault but ours.
-        scope, hedge: what to cancel when the other has won.
-    """
-
-    dispatch: _Dispatch
-    call: ServerCall
-    wave: int
-    without: frozenset[str]
-    patience: float = math.inf
-    due: float = math.inf
-    path: str = ""  # none while it is not connected
-    late: bool = False
-    forgave_ourselves: bool = False
-    parts: list[Part] | None = None
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    hedge: trio.CancelScope | None = None
-    hedges: int = 0
-    hedge_done: trio.Event = field(default_factory=trio.Event)
-    bug: Exception | None = None
-
-    def overdue(self, now: float) -> None:
-        self.dispatch.overdue(self, now)
 
 
 class _Dispatch:
@@ -209,8 +181,10 @@ class _Dispatch:
         while True:
             if self.settings.combine is Combine.ROWS:
                 result = combine_rows(parts, n_tokens, n_used, self.call.n_out)
-            else:
+            elif self.settings.combine is Combine.SUM:
                 result = combine_sum(parts, n_tokens, self.call.n_out)
+            else:
+                result = combine_stable(parts, n_tokens, n_used, self.call.n_out, self.call.run_length)
             if finite(result):
                 return result
             # Each answer was finite: somebody's values are so large that they overflow when added.
@@ -258,7 +232,7 @@ class _Dispatch:
         """
         if server_call.peer_id == HOME:
             return [await self.compute_home(server_call, wave)]
-        race = _Race(self, server_call, wave, without)
+        race = Race(self, server_call, wave, without)
         failure: PeerError | None = None
         try:
             with race.scope:
@@ -292,12 +266,14 @@ class _Dispatch:
             raise LocalError(f"layer {self.call.layer}: home gave {y.dtype} {list(y.shape)}")
         if self.settings.combine is Combine.SUM:
             y = sum_pairs(y, server_call.counts)
+        elif self.settings.combine is Combine.STABLE:
+            y = sum_runs(y, server_call.counts, server_call.experts, self.call.run_length)
         self.stats.home_pairs += server_call.pairs.size
         return Part(server_call, y, wave)
 
     # --- asking ---
 
-    async def answer(self, race: _Race) -> Float32Array:
+    async def answer(self, race: Race) -> Float32Array:
         """Ask one server; its checked y."""
         server_call, peer_id = race.call, race.call.peer_id
         peer = self.peer(peer_id)
@@ -308,14 +284,11 @@ class _Dispatch:
         self.stats.waves = max(self.stats.waves, race.wave + 1)
         self.stats.bytes_out += size
         self.estimates.hedges.earn()
-        sent_at = trio.current_time()
-        race.path, rtt = peer.path, peer.rtt
         nbytes = size + max_reply_bytes(request)
         patience = self.estimates.patience(
-            peer_id, race.path, rtt=rtt, nbytes=nbytes, pairs=server_call.pairs.size
+            peer_id, peer.path, rtt=peer.rtt, nbytes=nbytes, pairs=server_call.pairs.size
         )
-        race.patience = min(patience, self.settings.timeout * LONGEST_PATIENCE)
-        self.watch.look_at(race, sent_at + race.patience)
+        race.sent(peer.path, peer.rtt, nbytes, min(patience, self.settings.timeout * LONGEST_PATIENCE))
         answer: ExpertsAnswer | None = None
         try:
             with trio.move_on_after(self.settings.timeout):
@@ -329,7 +302,7 @@ class _Dispatch:
         check_answer(request, answer, peer_id)
         now = trio.current_time()
         stats = ServerStats(
-            peer_id, now - sent_at, answer.compute_us / 1e6, answer.load, server_call.pairs.size
+            peer_id, now - race.sent_at, answer.compute_us / 1e6, answer.load, server_call.pairs.size
         )
         self.stats.servers.append(stats)
         self.late.discard(peer_id)
@@ -339,71 +312,33 @@ class _Dispatch:
             now,
             wait=stats.wait,
             compute=stats.compute,
-            rtt=rtt,
+            rtt=race.rtt,
             nbytes=nbytes,
             pairs=stats.pairs,
             load=answer.load / 1000,
+            overrun=race.overrun(now),
         )
         return answer.y
 
     # --- hedging ---
 
-    def overdue(self, race: _Race, now: float) -> None:
-        """An answer is not there in time: ask others too, if there are any."""
-        if now - race.due > STALL and not race.forgave_ourselves:
-            race.forgave_ourselves = True
-            race.due = now + STALL
-            return
-        if not race.late:
-            race.late = True
-            self.late.add(race.call.peer_id)
-            self.stats.late.append(race.call.peer_id)
-            self.estimates.late(race.call.peer_id, race.path, now)
-        calls = self.hedges(race, now)
-        if calls and self.estimates.hedges.spend(len(calls)):
-            race.due = math.inf
-            race.hedges = len(calls)
-            race.hedge, race.hedge_done = trio.CancelScope(), trio.Event()
-            self.stats.hedges += len(calls)
-            self.watch.start_soon(self.hedge, race, race.hedge, calls)
-        else:
-            race.patience *= 2
-            race.due = now + race.patience
-
-    def hedges(self, race: _Race, now: float) -> list[ServerCall]:
-        """Who could answer a late server's pairs as well; nobody, if not all of them."""
+    def replicas(self, race: Race, now: float) -> tuple[list[ServerCall], float]:
+        """Who could answer a late server's pairs as well, and in how many seconds; nobody, if not all."""
         barred = race.without | {race.call.peer_id, HOME}
+        costs: dict[str, Cost] = {}
 
         def may(peer_id: str) -> bool:
-            peer = None if peer_id in barred else self.peer(peer_id)
-            return (
-                peer is not None and self.estimates.free(peer_id, peer.path, now) and peer_id not in self.late
-            )
+            peer = None if peer_id in barred or peer_id in self.late else self.peer(peer_id)
+            if peer is None or not self.estimates.free(peer_id, peer.path, now):
+                return False
+            costs[peer_id] = self.estimates.cost(peer_id, peer.path, now, rtt=peer.rtt)
+            return True
 
         try:
-            return self.plan(self.holders.only(may), race.call.pairs)
+            calls = self.plan(self.holders.only(may), race.call.pairs)
         except ExpertsUnavailable:
-            return []
-
-    async def hedge(self, race: _Race, scope: trio.CancelScope, calls: list[ServerCall]) -> None:
-        """Have others answer a late server's pairs; whoever is first ends the other."""
-        with scope:
-            try:
-                parts = await self.gather(calls, race.wave + 1, race.without | {race.call.peer_id})
-            except PanalError:
-                # The late one's answer may still come; if not, its failure is the one that is told.
-                race.hedge = None
-                if self.watch.knows(race):
-                    self.watch.look_at(race, trio.current_time() + race.patience)
-            except Exception as bug:  # noqa: BLE001 - of ours: it ends the call that it belongs to
-                race.bug = bug
-                race.scope.cancel()
-            else:
-                if race.parts is None:
-                    race.parts = parts
-                    self.stats.hedges_won += len(calls)
-                    race.scope.cancel()
-        race.hedge_done.set()
+            return [], math.inf
+        return calls, max(costs[call.peer_id].of(call.pairs.size) for call in calls)
 
     # --- failures ---
 

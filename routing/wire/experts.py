@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from routing.errors import PeerError
 from routing.wire.codecs import Codec, Float32Array, finite
 from routing.wire.limits import FRAME_PREFIX_BYTES, MAX_MISSING, MAX_TEXT_BYTES
+from routing.wire.runs import run_groups
 from routing.wire.tensors import DType, list_nbytes
 
 REQUEST_HEADER_BYTES = 64
@@ -44,6 +46,9 @@ class Combine(IntEnum):
     """Each pair's weighted output: the backbone adds in slot order, byte-identical to one machine."""
     SUM = 2
     """One vector per row of x, its pairs added in slot order: fewer bytes, other last bits."""
+    STABLE = 3
+    """One vector per row of x and run of experts (routing.wire.runs), the run's pairs added in slot order:
+    other last bits than one machine's, but the same whoever serves."""
 
 
 class RefusalCode(IntEnum):
@@ -91,8 +96,9 @@ class ExpertsRequest:
         n_out: width of an output row, as the caller's manifest has it.
         codec: how x travels.
         codec_back: how the answer is to travel.
-        combine: rows or sum.
+        combine: rows, sum or stable.
         deadline_ms: milliseconds from arrival after which no answer is wanted, at least 1.
+        run_length: for stable: experts of a run, as the caller's manifest has it; else 0.
     """
 
     model_id: bytes
@@ -108,6 +114,7 @@ class ExpertsRequest:
     codec_back: Codec
     combine: Combine
     deadline_ms: int
+    run_length: int = 0
 
     @property
     def rows(self) -> int:
@@ -119,9 +126,11 @@ class ExpertsRequest:
         """Number of (row, slot) pairs."""
         return int(self.experts.shape[0])
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         """Number of vectors of n_out values that the answer has."""
+        if self.combine is Combine.STABLE:
+            return run_groups(self.counts, self.experts, self.run_length).sizes.size
         return self.pairs if self.combine is Combine.ROWS else self.rows
 
 
@@ -131,7 +140,7 @@ class ExpertsAnswer:
 
     Attributes:
         call_id, layer, call_index: the request's.
-        y: f32 [pairs, n_out] for rows, [rows, n_out] for sum.
+        y: f32 [pairs, n_out] for rows, [rows, n_out] for sum, [groups, n_out] for stable.
         codec: how y travels.
         combine: the request's.
         compute_us: microseconds spent on this request, waiting in the server's queue not included.

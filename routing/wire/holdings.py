@@ -39,7 +39,7 @@ MAX_EXPERT_RUNS = 512
 """Runs of experts in a run of layers: every second one of 1,024."""
 
 MAX_WORDS = 16
-"""Codecs or combines listed; there are three and two."""
+"""Codecs or combines listed; there are three of each."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXPERT)]
 _Run = tuple[_Number, _Number]
@@ -107,7 +107,7 @@ class Holdings(msgspec.Struct, frozen=True):
         name: what its owner calls it; printable, at most MAX_NAME_BYTES.
         slices: what it serves.
         codecs: names as in `codecs.CODEC_NAMES`; unknown ones are a later version's.
-        combines: `rows`, `sum`.
+        combines: `rows`, `sum`, `stable`.
         max_rows: rows of x it takes in one request.
     """
 

@@ -42,6 +42,7 @@ from routing.wire.experts import (
     request_nbytes,
 )
 from routing.wire.limits import DEFAULT_LIMITS, MAX_EXPERT, MAX_MISSING, MAX_TEXT_BYTES, MAX_WIDTH, Limits
+from routing.wire.runs import MAX_RUN_LENGTH
 from routing.wire.tensors import DType, Tensor, TensorError, decode_tensors, encode_tensors
 from routing.wire.text import sanitise
 
@@ -80,7 +81,7 @@ FLAG_WEIGHTS = 0x0001
 
 # magic, version, type, flags, call id, layer, call index, slice kind
 _PREFIX = struct.Struct("<4sBBHIHBB")
-# model id, codec, codec back, combine, reserved, deadline ms, n_out, reserved
+# model id, codec, codec back, combine, reserved, deadline ms, n_out, run length
 _REQUEST = struct.Struct("<32sBBBBIII")
 # compute us, load, codec, combine
 _ANSWER = struct.Struct("<IHBB")
@@ -154,6 +155,8 @@ def _encode_request(request: ExpertsRequest) -> bytes:
         raise LocalError(f"a deadline of {request.deadline_ms} ms is out of range")
     if not 1 <= request.n_out <= MAX_WIDTH:
         raise LocalError(f"n_out {request.n_out} is out of range")
+    if not _is_run_length(request.run_length, request.combine):
+        raise LocalError(f"runs of {request.run_length} with combine {request.combine.name.lower()}")
     if request.x.ndim != 2 or not _is_vector(request.counts, np.uint16, request.x.shape[0]):
         raise LocalError(f"counts must be uint16, one for each row of x {list(request.x.shape)}")
     pairs = int(request.counts.sum(dtype=np.int64))
@@ -178,10 +181,14 @@ def _encode_request(request: ExpertsRequest) -> bytes:
         0,
         request.deadline_ms,
         request.n_out,
-        0,
+        request.run_length,
     )
     prefix = _encode_prefix(TYPE_REQUEST, flags, request)
     return b"".join([prefix, fields, *encode_tensors(tensors, REQUEST_HEADER_BYTES)])
+
+
+def _is_run_length(run_length: int, combine: Combine) -> bool:
+    return 1 <= run_length <= MAX_RUN_LENGTH if combine is Combine.STABLE else run_length == 0
 
 
 def _is_vector(array: npt.NDArray[Any], dtype: npt.DTypeLike, length: int) -> bool:
@@ -250,14 +257,16 @@ class _Decoder:
 
     def request(self, weighted: bool, layer: int, call_index: int) -> ExpertsRequest:
         self.need(REQUEST_HEADER_BYTES, "request")
-        model_id, codec_code, back_code, combine_code, reserved, deadline_ms, n_out, reserved_too = (
+        model_id, codec_code, back_code, combine_code, reserved, deadline_ms, n_out, run_length = (
             _REQUEST.unpack_from(self.buffer, _PREFIX.size)
         )
-        if reserved or reserved_too:
-            raise self.error("a reserved field of the request is not zero")
+        if reserved:
+            raise self.error("the reserved field of the request is not zero")
         codec = self.codec(codec_code)
         codec_back = self.codec(back_code)
         combine = self.combine(combine_code)
+        if not _is_run_length(run_length, combine):
+            raise self.error(f"runs of {run_length} experts with combine {combine.name.lower()}")
         if deadline_ms == 0:
             raise self.error("a deadline of 0 ms")
         if not 1 <= n_out <= self.limits.max_width:
@@ -291,6 +300,7 @@ class _Decoder:
             codec_back=codec_back,
             combine=combine,
             deadline_ms=deadline_ms,
+            run_length=run_length,
         )
 
     def answer(self, layer: int, call_index: int) -> ExpertsAnswer:
@@ -299,7 +309,7 @@ class _Decoder:
         codec = self.codec(codec_code)
         combine = self.combine(combine_code)
         tensors = self.tensors(ANSWER_HEADER_BYTES, 1)
-        max_vectors = self.limits.max_pairs if combine is Combine.ROWS else self.limits.max_rows
+        max_vectors = self.limits.max_rows if combine is Combine.SUM else self.limits.max_pairs
         self.matrix_shape("y", tensors[0], codec, max_vectors)
         y = self.values("y", tensors[0])
         return ExpertsAnswer(self.call_id, layer, call_index, y, codec, combine, compute_us, load)

@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from node.config import load_config
-from node.decode.answer import configured_backbone
+from node.decode.configured import configured_backbone
 from node.decode.ledger import TripsReport
 from node.decode.live_backbone import LiveBackbone
 from node.engine.context import Row

@@ -552,7 +552,7 @@ def test_holdings(model: ModelParts, parts: Parts) -> None:
             assert (
                 told.name == "kitchen"
                 and told.codecs == ["f32", "f16", "int8"]
-                and told.combines == ["rows", "sum"]
+                and told.combines == ["rows", "sum", "stable"]
             )
             demo, other = told.slices
             assert demo.model_id == model.stored.model_id and demo.architecture == "qwen2moe"

@@ -30,9 +30,10 @@ from node.importing import import_model
 from node.local_swarm import LocalSwarm, shares
 from node.model.store import Store, StoredModel
 from node.swarm.place import Place
-from routing.estimates import FIRST_DOUBT, UNKNOWN_WAIT
 from routing.identity import Identity
+from routing.latency import UNKNOWN_WAIT
 from routing.multiaddr import PeerAddress
+from routing.trust import FIRST_DOUBT
 
 pytestmark = pytest.mark.slow
 

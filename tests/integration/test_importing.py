@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from node.engine.gate import GATE_CONTEXT, GATE_PASSES, gate
 from node.engine.library import Library
@@ -19,7 +20,7 @@ from node.importing import ImportFailed, import_model
 from node.model.gguf.split import open_model
 from node.model.manifest import Manifest
 from node.model.slice_file import cut_slice
-from node.model.store import MIN_PREFIX, Store, StoreError
+from node.model.store import MIN_PREFIX, Store, StoredModel, StoreError
 from routing.errors import LocalError
 from tests.gguf_files import write_model
 from tests.model_parts import ModelParts
@@ -243,6 +244,38 @@ def test_a_changed_file_is_imported_anew(
     second = import_model(library, store, copy)
     assert second.model_id != first.model_id
     assert left_behind(store) == sorted([first.model_id, second.model_id])
+
+
+def made_older(stored: StoredModel) -> Path:
+    """Turn a model's folder into what the first version of manifests left there."""
+    value = json.loads(stored.manifest.encoded())
+    value["version"] = 1
+    for call in value["calls"]:
+        del call["run_length"]
+    encoded = msgspec.json.encode(value, order="sorted")
+    folder = stored.folder.rename(stored.folder.with_name(blake3(encoded).hexdigest()))
+    (folder / "manifest.json").write_bytes(encoded)
+    return folder
+
+
+def test_what_an_older_panal_imported_is_imported_again(
+    library: Library, store: Store, demo_model: Path, tmp_path: Path
+) -> None:
+    first = import_model(library, store, demo_model)
+    old = made_older(first)
+    message = refused(lambda: store.get(old.name))
+    assert message == f"{old / 'manifest.json'}: made by an older panal; import the model again"
+    assert store.find(open_model(demo_model)) is None
+    again = import_model(library, store, demo_model)
+    assert again == first
+    assert left_behind(store) == [first.model_id]  # nobody could use the other any more
+
+    copy = tmp_path / "copy.gguf"
+    copy.write_bytes(demo_model.read_bytes())
+    import_model(library, store, copy)
+    old = made_older(again)
+    import_model(library, store, copy)
+    assert left_behind(store) == sorted([first.model_id, old.name])  # the other file may come back
 
 
 def test_a_lost_trunk_is_made_again(library: Library, store: Store, demo_model: Path) -> None:

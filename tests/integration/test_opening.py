@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from node.config import ModelRef, ServeConfig
 from node.engine.library import Library
 from node.importing import import_model
+from node.inspection import inspect_slice
 from node.model import recipe as R
 from node.model.manifest import Manifest
 from node.model.slice_file import cut_slice
@@ -184,6 +187,21 @@ def test_a_slice_file_with_another_manifest(model: ModelParts, tmp_path: Path) -
     manifest = msgspec.structs.replace(model.manifest, calls=(other, *model.manifest.calls[1:]))
     path = cut(model, tmp_path / "slice.gguf", range(1, 3), range(4, 9), manifest)
     assert "is the manifest of model" in refused(model, entry(path))
+
+
+def test_a_slice_file_of_an_older_panal(model: ModelParts, tmp_path: Path) -> None:
+    value = json.loads(model.manifest.encoded())
+    value["version"] = 1
+    for call in value["calls"]:
+        del call["run_length"]
+    encoded = msgspec.json.encode(value, order="sorted")
+    path = tmp_path / "old.gguf"
+    cut_slice(model.file, encoded, blake3(encoded).hexdigest(), range(1), range(1), path)
+    told = f"{path}: made by an older panal; cut it again with this one"
+    assert refused(model, entry(path)) == told
+    with pytest.raises(LocalError) as caught:
+        inspect_slice(path)
+    assert str(caught.value) == told
 
 
 def test_a_slice_file_whose_manifest_would_abort_ggml(model: ModelParts, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import trio
 
-from node.decode.expert_port import WEIGH_SECONDS, Interrupted
+from node.decode.expert_port import Interrupted
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.not_covered import NotCovered
 from node.engine.expert_holes import ExpertInputs, ExpertPort
@@ -29,6 +29,7 @@ from routing.identity import Identity
 from routing.multiaddr import PeerAddress
 from routing.quic.endpoint import Endpoint
 from routing.quic.stream import Stream
+from routing.weighing import WEIGH_SECONDS
 from routing.wire import holdings
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.experts import (

@@ -20,7 +20,15 @@ from node.engine.kernels import Kernels
 from node.engine.library import EngineError
 from node.model import recipe as R
 from node.model.held import HeldExperts, HeldTensor
-from node.model.manifest import ExpertCall, ExpertTensor, Manifest, check, decode_manifest, output_width
+from node.model.manifest import (
+    VERSION,
+    ExpertCall,
+    ExpertTensor,
+    Manifest,
+    check,
+    decode_manifest,
+    output_width,
+)
 from routing.errors import LocalError
 
 N_IN = 8
@@ -79,8 +87,8 @@ def accepted(rng: random.Random) -> ExpertCall | None:
         tensors = tuple(ExpertTensor(role, 0, SHAPES[role]) for role in R.roles(recipe))
         digests = base64.b64encode(bytes(32 * N_EXPERTS)).decode()
         width = output_width(recipe, N_IN, SHAPES)
-        call = ExpertCall(0, "exps", N_EXPERTS, N_IN, width, recipe, tensors, digests)
-        manifest = Manifest(1, "drawn", ("experts",), (call,), ())
+        call = ExpertCall(0, "exps", N_EXPERTS, 1, N_IN, width, recipe, tensors, digests)
+        manifest = Manifest(VERSION, "drawn", ("experts",), (call,), ())
         check(manifest)
         assert decode_manifest(manifest.encoded()) == manifest
     except LocalError:

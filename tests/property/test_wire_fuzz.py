@@ -67,6 +67,7 @@ def requests(draw: st.DrawFn) -> ExpertsRequest:
     counts = draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
     pairs = sum(counts)
     seed = draw(seeds)
+    combine = draw(combines)
     return ExpertsRequest(
         model_id=draw(st.binary(min_size=32, max_size=32)),
         layer=draw(u16),
@@ -79,8 +80,9 @@ def requests(draw: st.DrawFn) -> ExpertsRequest:
         n_out=draw(st.integers(1, 65_536)),
         codec=draw(codecs),
         codec_back=draw(codecs),
-        combine=draw(combines),
+        combine=combine,
         deadline_ms=draw(st.integers(1, 0xFFFFFFFF)),
+        run_length=draw(st.integers(1, 65_535)) if combine is Combine.STABLE else 0,
     )
 
 
@@ -136,6 +138,11 @@ def test_a_request_comes_back(request: ExpertsRequest) -> None:
     for name in ("model_id", "layer", "call_index", "call_id", "n_out", "codec", "codec_back", "combine"):
         assert getattr(back, name) == getattr(request, name)
     assert back.deadline_ms == request.deadline_ms
+    assert back.run_length == request.run_length
+    if request.combine is Combine.STABLE:
+        rows = np.repeat(np.arange(request.rows), request.counts).tolist()
+        runs = (request.experts // request.run_length).tolist()
+        assert back.vectors == len(set(zip(rows, runs, strict=True)))
     if request.codec is not Codec.INT8:
         assert encode_message(back) == encoded
 

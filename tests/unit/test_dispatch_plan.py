@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from routing.dispatch.errors import ExpertsUnavailable, NoHolder, name_experts
-from routing.dispatch.plan import BAR_SECONDS, BAR_SHARE, HOME, Holder, LayerHolders, ServerCall, assign, plan
+from routing.dispatch.plan import HOME, Holder, LayerHolders, ServerCall, assign, plan
 from routing.errors import LocalError, PeerError
 
 
@@ -153,46 +153,7 @@ def test_without_takes_some_or_all_experts() -> None:
     assert holders.without("a", 0b01, "x").without("a", 0b10, "y").formerly == {"a": (0b11, "y")}
 
 
-# --- costs ---
-
-
-def priced(*holders: tuple[str, range | list[int], float]) -> LayerHolders:
-    """Cheapest first, as the table has them."""
-    made = [Holder(name, Holder.of(name, experts).held, cost) for name, experts, cost in holders]
-    return LayerHolders(5, tuple(sorted(made, key=lambda each: each.cost)))
-
-
-def test_among_those_that_cover_as_much_the_quickest() -> None:
-    holders = priced(("all", range(16), 0.05), ("a", range(8), 0.04), ("b", range(8), 0.045))
-    assert assign([1, 2], holders) == [("a", [1, 2])]
-    assert assign([1, 9], holders) == [("all", [1, 9])]  # one server rather than two as quick
-
-
-def test_a_slow_server_is_left_out_where_quick_ones_have_all_that_is_needed() -> None:
-    holders = priced(("whole", range(16), 0.3), ("a", range(8), 0.02), ("b", range(8, 16), 0.03))
-    assert assign([1, 2, 9], holders) == [("a", [1, 2]), ("b", [9])]
-    less = priced(("whole", range(16), 0.3), ("a", range(8), 0.02))
-    assert assign([1, 2, 9], less) == [("whole", [1, 2, 9])]  # it is waited for anyway
-
-
-def test_no_better_set_has_a_quicker_slowest_server() -> None:
-    rng = np.random.default_rng(3)
-    for _ in range(300):
-        n = int(rng.integers(2, 7))
-        made = [
-            (f"p{i}", np.flatnonzero(rng.random(12) < 0.5).tolist(), float(rng.uniform(0.01, 0.5)))
-            for i in range(n)
-        ] + [("all", range(12), float(rng.uniform(0.01, 0.5)))]
-        holders = priced(*made)
-        needed = sorted({int(each) for each in rng.integers(0, 12, 4)})
-        costs = {name: cost for name, _, cost in made}
-        slowest = max(costs[peer] for peer, _ in assign(needed, holders))
-        best = min(
-            bar
-            for bar in costs.values()
-            if set(needed) <= {e for _, held, cost in made if cost <= bar for e in held}
-        )
-        assert slowest <= best + max(best * BAR_SHARE, BAR_SECONDS)
+# --- ranks ---
 
 
 def test_home_is_first_whatever_it_costs_and_the_doubted_are_last() -> None:

@@ -28,7 +28,7 @@ WEIGHED = R.Recipe(
 
 def expert_call(recipe: R.Recipe = WEIGHED) -> ExpertCall:
     shape = ExpertTensor("down.weight", 0, (N_IN, N_IN)), ExpertTensor("up.weight", 0, (N_IN, N_IN))
-    return ExpertCall(0, "exps", N_EXPERTS, N_IN, N_IN, recipe, shape, "")
+    return ExpertCall(0, "exps", N_EXPERTS, 1, N_IN, N_IN, recipe, shape, "")
 
 
 @pytest.fixture

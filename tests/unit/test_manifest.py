@@ -38,6 +38,7 @@ def call(layer: int, group: str = "exps") -> ExpertCall:
         layer=layer,
         group=group,
         n_experts=4,
+        run_length=2,
         n_in=256,
         n_out=16,
         recipe=R.Recipe("after", R.Weigh(R.Scale("down.scale", R.Matmul("down.weight", hidden)))),
@@ -53,7 +54,7 @@ def call(layer: int, group: str = "exps") -> ExpertCall:
 
 
 MANIFEST = Manifest(
-    1,
+    M.VERSION,
     "test-moe",
     ("experts",),
     (call(0), call(2), call(2, "chexps")),
@@ -115,7 +116,12 @@ def set_output(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
     ("change", "message"),
     [
         (lambda v: v.update(calls=[]), "no layer has routed experts"),
-        (lambda v: v.update(version=2), "version"),
+        (lambda v: v.update(version=0), "version"),
+        (lambda v: v.update(version=-1), "version"),
+        (lambda v: v.update(version=True), "version"),
+        (lambda v: v.pop("version"), "version"),
+        (lambda v: v.update(version=3), "made by a newer panal; update this one"),
+        (lambda v: v.update(version=1 << 40), "made by a newer panal; update this one"),
         (lambda v: v.update(kinds=["layers"]), "kinds"),
         (lambda v: v.update(architecture="two words"), "architecture"),
         (lambda v: v["calls"].append(v["calls"][0]), "there twice"),
@@ -128,6 +134,12 @@ def set_output(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
         (set_call(digests="AAAA"), "not one digest"),
         (set_call(digests="ä"), "not one digest"),
         (set_call(digests="=" * 172), "not one digest"),
+        (lambda v: v["calls"][0].pop("run_length"), "run_length"),
+        (set_call(run_length=0), "run_length"),
+        (set_call(run_length=-2), "run_length"),
+        (set_call(run_length=2.5), "run_length"),
+        (set_call(run_length=1 << 16), "run_length"),
+        (set_call(run_length=5), "runs of 5 of its 4 experts"),
         (set_call(n_in=0), "n_in"),
         (set_call(n_in=65537), "n_in"),
         (set_call(n_in=512), "takes rows of 256, not of 512"),
@@ -174,6 +186,22 @@ def test_each_contradiction_is_refused(change: Change, message: str) -> None:
 def test_an_unchanged_copy_is_taken() -> None:
     # The changes above are refused for what they change.
     assert decode_manifest(changed(lambda value: None)) == MANIFEST
+
+
+def older(value: dict[str, Any]) -> None:
+    """As the first version had it."""
+    value["version"] = 1
+    for each in value["calls"]:
+        del each["run_length"]
+
+
+def test_an_older_panals_is_told_from_a_broken_one() -> None:
+    message = refusal(changed(older), model_id="ab" * 32, source="manifest.json")
+    assert message == "manifest.json: made by an older panal"
+    with pytest.raises(M.OldManifest):
+        decode_manifest(changed(older))
+    with pytest.raises(M.OldManifest):  # whatever else it says
+        decode_manifest(b'{"version":1}')
 
 
 def test_another_models_manifest_is_refused() -> None:

@@ -1,25 +1,20 @@
-"""The star over in-memory expert servers that compute real experts and speak the real wire format."""
+"""The star over in-memory expert servers: answers, what travels, and failures."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from routing.dispatch.call import CallStats, MoeCall, WireSettings
-from routing.dispatch.combine import add_slots, sum_pairs
 from routing.dispatch.errors import ExpertsUnavailable, NoHolder
 from routing.dispatch.plan import HOME, Holder, LayerHolders, ServerCall
 from routing.dispatch.star import ExpertPeer, Star
-from routing.errors import LocalError, PeerError
-from routing.estimates import FIRST_DOUBT, HEDGE_BURST, HEDGE_SHARE, MARGIN, Estimates, Fault
+from routing.errors import LocalError
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.messages import (
     Combine,
@@ -27,134 +22,25 @@ from routing.wire.messages import (
     ExpertsRequest,
     RefusalCode,
     Refused,
-    decode_message,
-    encode_message,
     refusal_to,
 )
-
-N_EXPERTS, N_IN, N_OUT = 16, 40, 24
-LAYER = 11
-MODEL_ID = bytes(range(32))
-
-_rng = np.random.default_rng(42)
-EXPERTS = _rng.standard_normal((N_EXPERTS, N_OUT, N_IN)).astype(np.float32)
-
-
-def expert(number: int, row: Float32Array) -> Float32Array:
-    """One expert on one row; the same bits whatever stands beside it."""
-    result: Float32Array = np.maximum((EXPERTS[number] * row).sum(axis=1, dtype=np.float32), np.float32(-0.5))
-    return result
-
-
-def compute(x: Float32Array, counts: Iterable[int], experts: Iterable[int]) -> Float32Array:
-    """Every pair's unweighted output, in pair order."""
-    rows = np.repeat(np.arange(len(x)), list(counts))
-    return np.stack([expert(number, x[row]) for row, number in zip(rows, experts, strict=True)])
-
-
-def make_call(n_tokens: int = 5, n_used: int = 4, *, weighted: bool = True, seed: int = 0) -> MoeCall:
-    rng = np.random.default_rng(seed)
-    ids = np.stack([rng.permutation(N_EXPERTS)[:n_used] for _ in range(n_tokens)]).astype(np.int32)
-    x = rng.standard_normal((n_tokens, N_IN)).astype(np.float32)
-    weights = rng.random((n_tokens, n_used)).astype(np.float32) if weighted else None
-    return MoeCall(MODEL_ID, LAYER, 0, x, ids, weights, N_OUT)
-
-
-def direct(call: MoeCall) -> Float32Array:
-    """The call's result on one machine."""
-    n_tokens, n_used = call.ids.shape
-    laid = np.empty((n_tokens, n_used, N_OUT), np.float32)
-    for token in range(n_tokens):
-        for slot in range(n_used):
-            row = call.x[token, slot] if call.row_per_pair else call.x[token]
-            laid[token, slot] = expert(int(call.ids[token, slot]), row)
-    if call.weights is not None:
-        laid *= call.weights[:, :, None]
-    return add_slots(laid)
-
-
-Trouble = Callable[[ExpertsRequest, ExpertsAnswer], ExpertsAnswer]
-
-
-@dataclass
-class Server:
-    """An expert server in memory: what goes in and out passes through bytes.
-
-    Attributes:
-        delay: seconds before it answers.
-        trouble: what happens to its answer instead: may raise.
-        asked: the requests it saw.
-        bytes_in, bytes_out: what its stream carried, length prefixes included.
-        cancelled: requests that were given up while it worked on them.
-    """
-
-    peer_id: str
-    delay: float = 0.0
-    trouble: Trouble | None = None
-    asked: list[ExpertsRequest] = field(default_factory=list)
-    bytes_in: int = 0
-    bytes_out: int = 0
-    cancelled: int = 0
-    path: str = "direct"
-    rtt: float = 0.0
-
-    async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
-        arrived = encode_message(request)
-        self.bytes_in += 4 + len(arrived)
-        seen = decode_message(arrived)
-        assert isinstance(seen, ExpertsRequest)
-        self.asked.append(seen)
-        try:
-            await trio.sleep(self.delay)
-        except trio.Cancelled:
-            self.cancelled += 1
-            raise
-        y = compute(seen.x, seen.counts.tolist(), seen.experts.tolist())
-        if seen.weights is not None:
-            y *= seen.weights[:, None]
-        if seen.combine is Combine.SUM:
-            y = sum_pairs(y, seen.counts)
-        answer = ExpertsAnswer(
-            seen.call_id, seen.layer, seen.call_index, y, seen.codec_back, seen.combine, 1500, 3
-        )
-        if self.trouble is not None:
-            try:
-                return self.trouble(seen, answer)
-            except Refused as refused:
-                self.bytes_out += 4 + len(encode_message(refused.refusal))
-                raise
-        sent = encode_message(answer)
-        self.bytes_out += 4 + len(sent)
-        back = decode_message(sent)
-        assert isinstance(back, ExpertsAnswer)
-        return back
-
-
-async def home(call: MoeCall, part: ServerCall) -> Float32Array:
-    x, weights = call.part(part)
-    y = compute(x, part.counts.tolist(), part.experts.tolist())
-    return y if weights is None else y * weights[:, None]
-
-
-def dispatch(
-    call: MoeCall,
-    servers: list[Server],
-    held: Mapping[str, Iterable[int]],
-    settings: WireSettings | None = None,
-) -> tuple[Float32Array, CallStats]:
-    """Run one dispatch to its end on the autojump clock."""
-    peers: dict[str, ExpertPeer] = {server.peer_id: server for server in servers}
-    holders = LayerHolders(LAYER, tuple(Holder.of(peer_id, experts) for peer_id, experts in held.items()))
-
-    async def run() -> tuple[Float32Array, CallStats]:
-        star = Star(peers.get, home if HOME in held else None)
-        return await star.dispatch(call, holders, settings or WireSettings())
-
-    return trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-THIRDS = {"a": range(0, 16, 3), "b": range(1, 16, 3), "c": range(2, 16, 3)}
-
+from tests.star_servers import (
+    LAYER,
+    N_IN,
+    THIRDS,
+    Server,
+    Trouble,
+    direct,
+    dispatch,
+    gone,
+    home,
+    make_call,
+    nan,
+    other_call,
+    overloaded,
+    promised,
+    short,
+)
 
 # ---- answers ------------------------------------------------------------------------------------
 
@@ -184,12 +70,13 @@ def test_all_at_home_is_no_trip() -> None:
     assert (stats.trips, stats.bytes_out, stats.bytes_back, stats.slowest) == (0, 0, 0, None)
 
 
-def test_a_row_for_each_pair_is_combined_as_rows_even_if_sum_is_set() -> None:
+@pytest.mark.parametrize("combine", list(Combine))
+def test_a_row_for_each_pair_is_combined_as_rows_whatever_is_set(combine: Combine) -> None:
     base = make_call(weighted=False)
     x = np.random.default_rng(9).standard_normal((*base.ids.shape, N_IN)).astype(np.float32)
     call = replace(base, x=x)
     servers = [Server("a"), Server("b"), Server("c")]
-    result, _ = dispatch(call, servers, THIRDS, WireSettings(combine=Combine.SUM))
+    result, _ = dispatch(call, servers, THIRDS, WireSettings(combine=combine))
     assert result.tobytes() == direct(call).tobytes()
     assert all(request.combine is Combine.ROWS for server in servers for request in server.asked)
 
@@ -198,7 +85,7 @@ def test_a_token_that_names_an_expert_twice() -> None:
     call = replace(make_call(2, 4), ids=np.array([[3, 3, 7, 3], [7, 7, 7, 7]], np.int32))
     for combine in Combine:
         result, _ = dispatch(call, [Server("a")], {"a": range(16)}, WireSettings(combine=combine))
-        assert result.tobytes() == direct(call).tobytes()
+        assert result.tobytes() == promised(call, combine).tobytes()
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -283,28 +170,6 @@ def test_calls_in_flight_have_ids_of_their_own() -> None:
 # ---- failures -----------------------------------------------------------------------------------
 
 
-def gone(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-    raise PeerError("connection lost", peer="b")
-
-
-def overloaded(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-    raise Refused(refusal_to(request, RefusalCode.OVERLOADED, "9 calls wait"), peer="b")
-
-
-def nan(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-    y = answer.y.copy()
-    y[-1, -1] = np.nan
-    return replace(answer, y=y)
-
-
-def other_call(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-    return replace(answer, call_id=answer.call_id + 1)
-
-
-def short(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-    return replace(answer, y=answer.y[:-1])
-
-
 def holds_nothing(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
     raise Refused(refusal_to(request, RefusalCode.NOT_HELD, missing=()), peer="b")
 
@@ -326,10 +191,10 @@ def test_a_failed_servers_experts_move_to_others(combine: Combine, trouble: Trou
     servers = [Server("a"), Server("b", trouble=trouble), Server("c"), Server("d")]
     held = {**THIRDS, "d": [1, 4, 7, 10, 13]}
     result, stats = dispatch(call, servers, held, WireSettings(combine=combine))
-    if combine is Combine.ROWS:
-        assert result.tobytes() == direct(call).tobytes()
-    else:
+    if combine is Combine.SUM:
         assert np.allclose(result, direct(call), rtol=1e-5, atol=1e-5)
+    else:
+        assert result.tobytes() == promised(call, combine).tobytes()
     assert [failure.peer_id for failure in stats.failures] == ["b"]
     assert reason in stats.failures[0].reason
     assert (stats.trips, stats.waves) == (1, 2)
@@ -453,268 +318,6 @@ def test_giving_up_does_not_wait_for_the_others() -> None:
 def test_nobody_ever_held_them() -> None:
     with pytest.raises(NoHolder, match="no peer holds expert"):
         dispatch(make_call(), [Server("a")], {"a": range(3)})
-
-
-# ---- late answers -------------------------------------------------------------------------------
-
-
-class Swarm:
-    """Servers, and a star that keeps what it has learnt of them from call to call."""
-
-    def __init__(self, *servers: Server) -> None:
-        self.servers = {server.peer_id: server for server in servers}
-        self.star = Star(self.servers.get)
-
-    async def ask(
-        self, held: Mapping[str, Iterable[int]], settings: WireSettings | None = None, seed: int = 0
-    ) -> tuple[float, CallStats]:
-        """One call: seconds it took, and what it cost. Its result must be that of one machine."""
-        call = make_call(seed=seed)
-        holders = LayerHolders(LAYER, tuple(Holder.of(peer, experts) for peer, experts in held.items()))
-        begin = trio.current_time()
-        settings = settings or WireSettings()
-        result, stats = await self.star.dispatch(call, holders, settings)
-        if settings.combine is Combine.ROWS:
-            assert result.tobytes() == direct(call).tobytes()
-        else:
-            assert np.allclose(result, direct(call), rtol=1e-5, atol=1e-5)
-        return trio.current_time() - begin, stats
-
-
-def on_a_mock_clock(test: Callable[[], Awaitable[None]]) -> None:
-    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0))
-
-
-BOTH = {"a": range(16), "b": range(16)}
-
-
-def test_a_late_answer_is_hedged_after_the_tail_of_what_was_measured() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=0.02), Server("b", delay=0.02)
-        swarm = Swarm(a, b)
-        for seed in range(20):
-            await swarm.ask(BOTH, seed=seed)
-        assert not b.asked
-        a.delay = 100.0
-        took, stats = await swarm.ask(BOTH)
-        # The mean, the margin for what was never late before, and the other's answer on a first call.
-        assert took == pytest.approx(0.02 + MARGIN + 0.02, abs=0.01)
-        assert (stats.late, stats.hedges, stats.hedges_won, stats.failures) == (["a"], 1, 1, [])
-        assert (stats.trips, stats.waves) == (1, 2)
-        assert a.cancelled == 1 and b.cancelled == 0
-        assert swarm.star.estimates.doubted("a", "direct", trio.current_time())
-        assert not swarm.star.estimates.doubted("a", "direct", trio.current_time() + FIRST_DOUBT)
-
-    on_a_mock_clock(test)
-
-
-def test_the_late_one_may_still_win() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=0.02), Server("b", delay=50.0)
-        swarm = Swarm(a, b)
-        for seed in range(20):
-            await swarm.ask(BOTH, seed=seed)
-        a.delay = 0.5
-        took, stats = await swarm.ask(BOTH)
-        assert took == pytest.approx(0.5)
-        assert (stats.hedges, stats.hedges_won, [each.peer_id for each in stats.servers]) == (1, 0, ["a"])
-        await trio.testing.wait_all_tasks_blocked()
-        assert (a.cancelled, b.cancelled) == (0, 1)
-        assert not swarm.star.estimates.doubted("a", "direct", trio.current_time())
-
-    on_a_mock_clock(test)
-
-
-@pytest.mark.parametrize("combine", list(Combine))
-def test_a_hedge_may_take_several_servers_and_all_of_it_counts_or_none(combine: Combine) -> None:
-    async def test() -> None:
-        a, b, c = Server("a", delay=100.0), Server("b", delay=0.3), Server("c", delay=0.1)
-        swarm = Swarm(a, b, c)
-        held = {"a": range(16), "b": range(8), "c": range(8, 16)}
-        took, stats = await swarm.ask(held, WireSettings(combine=combine))
-        assert took == pytest.approx(
-            swarm.star.estimates.patience("x", "", rtt=0, nbytes=9000, pairs=20) + 0.3, 0.1
-        )
-        assert (stats.hedges, stats.hedges_won) == (2, 2)
-        asked = [set(server.asked[0].experts.tolist()) for server in (b, c)]
-        assert not asked[0] & asked[1] and asked[0] | asked[1] == set(a.asked[0].experts.tolist())
-        # c answers long before b; a, a moment before b: then it is a's answer alone that counts.
-        fresh = Swarm(Server("a", delay=took - 0.01), Server("b", delay=0.3), Server("c", delay=0.1))
-        again, stats = await fresh.ask(held, WireSettings(combine=combine))
-        assert again == pytest.approx(took - 0.01)
-        assert (stats.hedges, stats.hedges_won) == (2, 0)
-
-    on_a_mock_clock(test)
-
-
-def test_a_hedge_that_cannot_have_all_pairs_is_not_sent() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=6.0), Server("b")
-        took, stats = await Swarm(a, b).ask({"a": range(16), "b": range(3)})
-        assert took == pytest.approx(6.0)
-        assert stats.hedges == 0 and not b.asked
-
-    on_a_mock_clock(test)
-
-
-def test_when_the_late_one_fails_the_hedge_is_waited_for() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=2.0, trouble=gone), Server("b", delay=3.0)
-        swarm = Swarm(a, b)
-        _, stats = await swarm.ask(BOTH)
-        assert [failure.peer_id for failure in stats.failures] == ["a"]
-        assert (stats.hedges, stats.hedges_won, stats.moved, len(b.asked)) == (1, 1, 0, 1)
-
-    on_a_mock_clock(test)
-
-
-def test_when_the_hedge_fails_the_late_one_is_waited_for_and_others_are_tried() -> None:
-    async def test() -> None:
-        a, b, c = Server("a", delay=5.0), Server("b", delay=0.1, trouble=gone), Server("c", delay=0.1)
-        took, stats = await Swarm(a, b).ask(BOTH)
-        assert took == pytest.approx(5.0) and [each.peer_id for each in stats.failures] == ["b"]
-        took, stats = await Swarm(a, b, c).ask({**BOTH, "c": range(16)})
-        assert took < 2.0 and [each.peer_id for each in stats.servers] == ["c"]
-
-    on_a_mock_clock(test)
-
-
-def test_when_all_fail_each_is_named() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=2.0, trouble=gone), Server("b", delay=0.1, trouble=nan)
-        with pytest.raises(ExpertsUnavailable) as caught:
-            await Swarm(a, b).ask(BOTH)
-        assert set(caught.value.reasons) == {"a", "b"}
-
-    on_a_mock_clock(test)
-
-
-def test_a_bug_in_a_hedge_ends_its_call_and_nothing_else() -> None:
-    def bug(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-        raise ZeroDivisionError
-
-    async def test() -> None:
-        a, b = Server("a", delay=5.0), Server("b", delay=0.1, trouble=bug)
-        swarm = Swarm(a, b)
-        with pytest.raises(ZeroDivisionError):
-            await swarm.ask(BOTH)
-        a.delay, b.trouble = 0.1, None
-        await swarm.ask(BOTH)
-
-    on_a_mock_clock(test)
-
-
-def test_a_star_works_in_one_event_loop_after_the_other() -> None:
-    swarm = Swarm(Server("a", delay=100.0), Server("b", delay=0.1))
-
-    async def test() -> None:
-        took, stats = await swarm.ask({**BOTH})
-        assert took < 2 and stats.hedges_won == 1
-
-    on_a_mock_clock(test)
-    swarm.star.estimates = Estimates()
-    on_a_mock_clock(test)
-
-
-def test_a_hang_is_hedged_by_a_third_when_the_second_hangs_too() -> None:
-    async def test() -> None:
-        hung, also = Server("a", delay=100.0), Server("b", delay=100.0)
-        c = Server("c", delay=0.1)
-        took, stats = await Swarm(hung, also, c).ask({**BOTH, "c": range(16)})
-        assert took < 4.0
-        assert stats.late == ["a", "b"] and (hung.cancelled, also.cancelled) == (1, 1)
-
-    on_a_mock_clock(test)
-
-
-def test_the_doubted_are_not_hedged_to_right_after_their_fault() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=0.02), Server("b", delay=0.02)
-        swarm = Swarm(a, b)
-        for seed in range(3):
-            await swarm.ask({"b": range(16)}, seed=seed)
-        swarm.star.estimates.failed("b", "direct", Fault.WRONG, trio.current_time())
-        a.delay = 5.0
-        took, stats = await swarm.ask(BOTH)
-        assert took == pytest.approx(5.0) and stats.hedges == 0
-
-    on_a_mock_clock(test)
-
-
-def test_a_swarm_that_is_slow_as_a_whole_is_not_asked_twice_as_much() -> None:
-    async def test() -> None:
-        a, b = Server("a", delay=0.02), Server("b", delay=0.02)
-        swarm = Swarm(a, b)
-        turns = [{"a": range(16), "b": range(16)}, {"b": range(16), "a": range(16)}]
-        for seed in range(20):
-            await swarm.ask(turns[seed % 2], seed=seed)
-        spent = 0
-        delays = np.random.default_rng(5).exponential(1.0, 400)  # nothing to be learnt from the last ones
-        for number, delay in enumerate(delays):
-            a.delay = b.delay = float(delay)
-            spent += (await swarm.ask(turns[number % 2]))[1].hedges
-        assert 0 < spent <= HEDGE_BURST + HEDGE_SHARE * (400 + spent)
-
-    on_a_mock_clock(test)
-
-
-def test_an_overflow_is_traced_to_its_sender_within_the_pass() -> None:
-    def huge(request: ExpertsRequest, answer: ExpertsAnswer) -> ExpertsAnswer:
-        return replace(answer, y=np.full_like(answer.y, 3e38))
-
-    async def test() -> None:
-        servers = [Server("a"), Server("b", trouble=huge), Server("c"), Server("d")]
-        swarm = Swarm(*servers)
-        _, stats = await swarm.ask({**THIRDS, "d": [1, 4, 7, 10, 13]})
-        assert [each.peer_id for each in stats.failures] == ["b"] and stats.moved == 1
-        assert swarm.star.estimates.doubted("b", "another path", trio.current_time())
-
-    on_a_mock_clock(test)
-
-
-FATES: list[tuple[float, Trouble | None]] = [
-    (0.02, None),
-    (0.5, None),
-    (3.0, None),
-    (1e6, None),
-    (0.05, gone),
-    (2.0, gone),
-    (0.05, nan),
-    (1.5, short),
-    (0.0, overloaded),
-]
-
-
-@settings(max_examples=150)
-@given(
-    st.lists(st.tuples(st.sampled_from(FATES), st.integers(0, 2**16 - 1)), min_size=1, max_size=5),
-    st.integers(0, 1000),
-    st.sampled_from(list(Combine)),
-)
-def test_whatever_fails_and_hangs_the_bytes_are_those_of_one_machine(
-    fates: list[tuple[tuple[float, Trouble | None], int]], seed: int, combine: Combine
-) -> None:
-    """One honest server holds everything; any number of others hold something and do as they like."""
-
-    async def test() -> None:
-        servers = [Server(f"p{number}", delay, trouble) for number, ((delay, trouble), _) in enumerate(fates)]
-        held = {
-            f"p{number}": [expert for expert in range(16) if bits >> expert & 1]
-            for number, (_, bits) in enumerate(fates)
-        }
-        honest = Server("z", delay=0.3)
-        swarm = Swarm(*servers, honest)
-        for turn in range(3):
-            _, stats = await swarm.ask({**held, "z": range(16)}, WireSettings(combine=combine), seed + turn)
-            assert stats.hedges_won <= stats.hedges
-        # No expert's rows are split, whoever was asked.
-        for server in (*servers, honest):
-            for request in server.asked:
-                for number in set(request.experts.tolist()):
-                    rows = request.experts.tolist().count(number)
-                    assert rows in {int((make_call(seed=seed + t).ids == number).sum()) for t in range(3)}
-
-    on_a_mock_clock(test)
 
 
 # ---- ours to blame ------------------------------------------------------------------------------

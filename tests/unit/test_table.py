@@ -9,6 +9,7 @@ import pytest
 from node.model.slice_file import chunk_run
 from routing.dispatch.errors import NoHolder
 from routing.dispatch.plan import HOME, LayerHolders, assign
+from routing.latency import Cost
 from routing.table import CallShape, HolderTable
 from routing.wire.holdings import Holdings, Slice
 
@@ -197,31 +198,44 @@ def test_the_doubted_come_after_all_others(table: HolderTable) -> None:
     assert table.holders(0, 0).reserve == ()
 
 
+def priced(**seconds: float) -> dict[str, Cost]:
+    return {peer: Cost(each, 0.0) for peer, each in seconds.items()}
+
+
 def test_the_cheapest_come_first_after_home(table: HolderTable) -> None:
     for peer in "abc":
         table.connected(peer, told([(0, 1, [(0, 7)])]))
     table.set_home({(0, 0): [7]})
-    table.weigh({"a": 0.3, "b": 0.1, "c": 0.2}, [])
+    table.weigh(priced(a=0.3, b=0.1, c=0.2), [])
     assert list(held_by(table.holders(0, 0))) == [HOME, "b", "c", "a"]
     assert dict(assign([1, 7], table.holders(0, 0))) == {HOME: [7], "b": [1]}
     table.connected("aa", told([(0, 1, [(0, 7)])]))  # not measured yet: no better than who is
     assert list(held_by(table.holders(0, 0))) == [HOME, "b", "c", "a", "aa"]
 
 
+def test_what_peers_compute_comes_in_with_their_cost(table: HolderTable) -> None:
+    for peer in "ab":
+        table.connected(peer, told([(0, 1, [(0, 7)])]))
+    table.weigh({"a": Cost(0.010, 0.002), "b": Cost(0.011, 0.0001)}, [])
+    assert [(each.peer_id, each.cost, each.per_pair) for each in table.holders(0, 0).holders] == [
+        ("b", 0.011, 0.0001),
+        ("a", 0.010, 0.002),
+    ]
+
+
 def test_replicas_do_not_take_turns_at_small_changes(table: HolderTable) -> None:
     rng = np.random.default_rng(1)
     for peer in "ab":
         table.connected(peer, told([(0, 1, [(0, 7)])]))
-    table.weigh({"a": 0.050, "b": 0.051}, [])
+    table.weigh(priced(a=0.050, b=0.051), [])
     before = table.holders(0, 0)
     for _ in range(200):
-        noise = rng.uniform(-0.009, 0.009, 2)
-        table.weigh({"a": 0.050 + noise[0], "b": 0.051 + noise[1]}, [])
+        noise = rng.uniform(-0.0049, 0.0049, 2)
+        table.weigh(priced(a=0.050 + noise[0], b=0.051 + noise[1]), [])
     assert table.holders(0, 0) is before
-    table.weigh({"a": 0.062, "b": 0.051}, [])
+    table.weigh(priced(a=0.056, b=0.051), [])
     assert next(iter(held_by(table.holders(0, 0)))) == "b"
-    table.weigh({"a": 0.0505, "b": 0.051}, [])  # back, but not by so much that it pays
-    table.weigh({"a": 0.0501, "b": 0.051}, [])
+    table.weigh(priced(a=0.0508, b=0.051), [])  # back, but not by so much that it pays
     assert next(iter(held_by(table.holders(0, 0)))) == "b"
 
 

@@ -64,7 +64,13 @@ def test_rows_and_f32_promise_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("combine", "wire"), [(Combine.SUM, Codec.F32), (Combine.ROWS, Codec.F16), (Combine.SUM, Codec.INT8)]
+    ("combine", "wire"),
+    [
+        (Combine.SUM, Codec.F32),
+        (Combine.STABLE, Codec.F32),
+        (Combine.ROWS, Codec.F16),
+        (Combine.SUM, Codec.INT8),
+    ],
 )
 def test_other_modes_promise_bounds(combine: Combine, wire: Codec) -> None:
     close = rows() + np.float32(1e-4)

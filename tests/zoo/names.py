@@ -19,7 +19,9 @@ SPECIAL = (
     "grovemoe",  # two calls a layer
     "deepseek2",  # merged halves in some layers
     "deepseek4",  # ids from a table
-    "smallthinker",  # ids before attention
+    "smallthinker",  # ids before attention ends
+    "cohere2moe",  # experts beside attention
+    "arctic",  # experts that read what attention reads
     "nomic-bert-moe",  # an encoder
     "jamba@dense",  # a hollow trunk, recurrent
     "llama@used1",  # one used expert

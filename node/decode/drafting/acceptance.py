@@ -18,11 +18,14 @@ from node.decode.drafting.draft import Draft
 
 FEATURES = 5  # one, log odds of the probability, missing_mean, missing_max, log of the depth
 
-PRIOR_WEIGHTS = (0.0, 0.9, -1.0, -0.5, 0.0)
-"""Before anything is learnt: a guesser is nearly as good as it says, less so the more of the router's weight it
-had to leave out."""
+PRIOR_WEIGHTS = (0.0, 0.9, 0.0, 0.0, 0.0)
+"""Before anything is learnt: a guesser is nearly as good as it says."""
 
-PRIOR_DEVIATIONS = (0.7, 0.3, 1.5, 1.0, 0.3)
+SELF_WEIGHTS = (3.6, 0.8, -1.6, -1.9, 0.2)
+"""The same of self-drafting: fitted to 10,000 guesses of two trained models with a quarter to three quarters of
+their experts at home, hottest or whole layers. Area under the curve .83, of the probability alone .79."""
+
+PRIOR_DEVIATIONS = (1.0, 0.3, 1.5, 1.0, 0.3)
 """How far each of them may be off: a hundred guesses outweigh it."""
 
 DRIFT = 1 / 400
@@ -30,6 +33,9 @@ DRIFT = 1 / 400
 
 LEAST, MOST = 0.01, 0.995
 """Bounds of probabilities that go in or out: nothing is certain, and log odds stay finite."""
+
+MOST_WEIGHT = 50.0
+"""Larger weights are not learnt, so they are not believed when read: sums of them would lose all else."""
 
 MAX_SOURCES = 16
 """Kinds of guessers at most that are kept apart: more than there are."""
@@ -56,8 +62,8 @@ class AcceptanceNumbers(msgspec.Struct, frozen=True):
 class _Source:
     """Weights and their covariance."""
 
-    def __init__(self, numbers: SourceNumbers | None = None) -> None:
-        self.weights = list(PRIOR_WEIGHTS)
+    def __init__(self, name: str, numbers: SourceNumbers | None = None) -> None:
+        self.weights = list(SELF_WEIGHTS if name == "self" else PRIOR_WEIGHTS)
         self.covariance = [
             [deviation**2 if i == j else 0.0 for j in range(FEATURES)]
             for i, deviation in enumerate(PRIOR_DEVIATIONS)
@@ -77,9 +83,10 @@ class _Source:
             self.covariance[i][i] = max(variance, min(variance + DRIFT * deviation**2, deviation**2))
         expected = self.estimate(features)
         towards = [
-            sum(entry * value for entry, value in zip(line, features, strict=True)) for line in self.covariance
+            sum(entry * value for entry, value in zip(line, features, strict=True))
+            for line in self.covariance
         ]
-        spread = sum(entry * value for entry, value in zip(towards, features, strict=True))
+        spread = max(0.0, sum(entry * value for entry, value in zip(towards, features, strict=True)))
         noise = 1 / (expected * (1 - expected))
         for i in range(FEATURES):
             self.weights[i] += towards[i] / (spread + noise) * (right - expected) * noise
@@ -99,11 +106,11 @@ class Acceptance:
 
     def __init__(self, numbers: AcceptanceNumbers | None = None) -> None:
         known: Mapping[str, SourceNumbers] = numbers.sources if numbers is not None else {}
-        self._sources = {name: _Source(known[name]) for name in sorted(known)[:MAX_SOURCES]}
+        self._sources = {name: _Source(name, known[name]) for name in sorted(known)[:MAX_SOURCES]}
 
     def estimate(self, draft: Draft, depth: int) -> float:
         """Chance that a guess with `depth` right ones before it is right."""
-        source = self._sources.get(draft.source) or _UNKNOWN
+        source = self._sources.get(draft.source) or _Source(draft.source)
         return source.estimate(_features(draft, depth))
 
     def learn(self, draft: Draft, depth: int, right: bool) -> None:
@@ -111,14 +118,11 @@ class Acceptance:
         if draft.source not in self._sources:
             if len(self._sources) >= MAX_SOURCES:
                 return
-            self._sources[draft.source] = _Source()
+            self._sources[draft.source] = _Source(draft.source)
         self._sources[draft.source].learn(_features(draft, depth), right)
 
     def numbers(self) -> AcceptanceNumbers:
         return AcceptanceNumbers({name: source.numbers() for name, source in self._sources.items()})
-
-
-_UNKNOWN = _Source()
 
 
 def _features(draft: Draft, depth: int) -> tuple[float, ...]:
@@ -135,6 +139,15 @@ def _make_sense(numbers: SourceNumbers) -> bool:
     flat = numbers.covariance
     if len(numbers.weights) != FEATURES or len(flat) != FEATURES**2:
         return False
-    if not all(math.isfinite(number) for number in (*numbers.weights, *flat)):
-        return False
-    return all(0 < flat[i * FEATURES + i] <= deviation**2 + 1e-9 for i, deviation in enumerate(PRIOR_DEVIATIONS))
+    # Written so that a NaN fails each comparison.
+    return (
+        all(abs(weight) <= MOST_WEIGHT for weight in numbers.weights)
+        and all(
+            0 < flat[i * FEATURES + i] <= 1.01 * deviation**2 for i, deviation in enumerate(PRIOR_DEVIATIONS)
+        )
+        and all(
+            flat[i * FEATURES + j] ** 2 <= 1.01 * flat[i * FEATURES + i] * flat[j * FEATURES + j]
+            for i in range(FEATURES)
+            for j in range(FEATURES)
+        )
+    )

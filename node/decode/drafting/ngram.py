@@ -14,6 +14,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from node.decode.drafting.draft import Draft
+from node.decode.drafting.shared_prefix import shared_prefix
 from node.engine.sampler import Sampler
 
 LENGTHS = (3, 2)
@@ -140,19 +141,13 @@ class NgramDrafter:
 
     def _follow(self, tokens: Sequence[int]) -> None:
         """Bring copy and index up to these tokens, and judge the last guesses by them."""
-        known = len(self._tokens)
-        if list(tokens[:known]) != self._tokens:
-            common = 0
-            for mine, theirs in zip(self._tokens, tokens, strict=False):
-                if mine != theirs:
-                    break
-                common += 1
-            if common < self._last_start:
-                self._last.clear()  # nobody will know whether they were right
-            while len(self._tokens) > common:
-                for index in self._indexes:
-                    index.pop(self._tokens)
-                self._tokens.pop()
+        common = shared_prefix(self._tokens, tokens)
+        if common < self._last_start:
+            self._last.clear()  # nobody will know whether they were right
+        while len(self._tokens) > common:
+            for index in self._indexes:
+                index.pop(self._tokens)
+            self._tokens.pop()
         for token in tokens[len(self._tokens) :]:
             self._tokens.append(token)
             for index in self._indexes:

@@ -1,0 +1,314 @@
+"""Answers to many prompts: a batch in each lane, the next prompt as soon as a place is free."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from node.decode.backbone import default_context
+from node.decode.batch import Batch, Member
+from node.decode.lanes import Lane, Lanes
+from node.decode.ledger import TripsReport
+from node.decode.live_backbone import LiveBackbone
+from node.engine.library import EngineError
+from node.engine.llama_model import LlamaModel
+from node.engine.sampler import Sampler, SamplingSettings
+from node.engine.tokenizer import TextStream, Tokenizer
+from node.importing import Progress
+
+MOST_TOGETHER = 16
+"""Sequences under way at once, over all lanes: as many rows as a pass may have (node.decode.exactness), and
+each wants its part of the cache."""
+
+
+@dataclass(frozen=True)
+class BatchAnswer:
+    """The answer to one of the prompts.
+
+    Attributes:
+        prompt: its number, from 1.
+        seconds: from the beginning of the batch to its last token.
+        stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
+    """
+
+    prompt: int
+    text: str
+    prompt_tokens: int
+    tokens: list[int]
+    seconds: float
+    stopped: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "prompt": self.prompt,
+            "text": self.text,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "stopped": self.stopped,
+            "seconds": round(self.seconds, 4),
+        }
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """What all of them took.
+
+    Attributes:
+        tokens: chosen, over all prompts; prompt_tokens: read.
+        prompt_seconds: from the beginning to the first token of the last prompt that began with the others.
+        seconds: from the beginning to the last token.
+        trips: of all lanes together: waits that overlapped are counted each.
+    """
+
+    prompts: int
+    prompt_tokens: int
+    tokens: int
+    prompt_seconds: float
+    seconds: float
+    lanes: int
+    trips: TripsReport
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of everything, prompts included: while one is read, another is answered."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "prompts": self.prompts,
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "prompt_seconds": round(self.prompt_seconds, 4),
+            "seconds": round(self.seconds, 4),
+            "tokens_per_second": round(self.tokens_per_second, 2),
+            "lanes": self.lanes,
+            "panal": msgspec.to_builtins(self.trips),
+        }
+
+
+def places(prompts: int, lanes: int) -> int:
+    """Sequences that each lane may have under way."""
+    return -(-min(prompts, MOST_TOGETHER) // lanes)
+
+
+def encode(model: LlamaModel, prompts: Sequence[str], n_ctx: int | None) -> list[list[int]]:
+    """The prompts' tokens.
+
+    Args:
+        n_ctx: tokens of a sequence at most; None as for `Backbone`.
+
+    Raises:
+        EngineError: one has no tokens, or more than the cache; it is named by its number.
+    """
+    tokenizer = Tokenizer(model)
+    n_ctx = n_ctx or default_context(model)
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    for number, tokens in enumerate(encoded, 1):
+        if not tokens:
+            raise EngineError(f"prompt {number} is empty, and this model needs at least one token")
+        if len(tokens) > n_ctx:
+            raise EngineError(
+                f"prompt {number}: {len(tokens)} tokens do not fit a context of {n_ctx}; "
+                f"raise backbone.context or shorten it"
+            )
+    return encoded
+
+
+class _Writing:
+    """A prompt that is being answered."""
+
+    def __init__(self, number: int, member: Member, tokenizer: Tokenizer, limit: int) -> None:
+        self.number = number
+        self.member = member
+        self.tokens: list[int] = []
+        self.stopped = ""
+        self._tokenizer = tokenizer
+        self._prompt_tokens = len(member.tokens)
+        self._limit = limit
+
+    def take(self, token: int) -> None:
+        if self._tokenizer.is_end(token):
+            self.stopped = "end"
+            return
+        self.tokens.append(token)
+        if len(self.tokens) == self._limit:
+            self.stopped = "length"
+        elif self.member.is_full:
+            self.stopped = "context"
+
+    def answer(self, seconds: float) -> BatchAnswer:
+        stream = TextStream(self._tokenizer)
+        text = stream.feed(self.tokens) + stream.finish()
+        return BatchAnswer(self.number, text, self._prompt_tokens, self.tokens, seconds, self.stopped)
+
+
+class BatchRun:
+    """Prompts on their way through lanes.
+
+    Args:
+        lanes: with `places` sequences each.
+        prompts: their tokens.
+        limit: tokens of each answer at most.
+        sampling: of each; with the same seed, as if it was asked alone.
+        on_answer: told of each answer as it is finished, in the prompts' order, on one thread at a time.
+        progress: told how many are finished, likewise.
+    """
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        prompts: Sequence[Sequence[int]],
+        limit: int,
+        sampling: SamplingSettings,
+        *,
+        on_answer: Callable[[BatchAnswer], None] = lambda answer: None,
+        progress: Progress = lambda what, done, total: None,
+    ) -> None:
+        self._progress = progress
+        self._lanes = lanes
+        self._waiting = deque(enumerate(prompts, 1))
+        self._limit = limit
+        self._sampling = sampling
+        self._on_answer = on_answer
+        slots = places(len(prompts), len(lanes.lanes))
+        self._first_ones = min(len(prompts), slots * len(lanes.lanes))
+        self._batches = {
+            lane: Batch(lane.backbone, slots=slots, on_pass=lane.ledger.count_pass) for lane in lanes.lanes
+        }
+        self._writing: dict[Member, _Writing] = {}
+        self._finished: dict[int, BatchAnswer] = {}
+        self._told = 0
+        self._tokens = 0
+        self._prompt_tokens = sum(map(len, prompts))
+        self._prompts = len(prompts)
+        self._prompt_seconds = 0.0
+        self._begun = 0.0
+
+    def run(self) -> BatchReport:
+        """Answer them all, on this thread and one more for each further lane.
+
+        Raises:
+            PanalError: a pass failed; what was finished before has been told.
+        """
+        self._begun = time.perf_counter()
+        try:
+            self._lanes.run(self._step)
+        finally:
+            for member in self._writing:
+                member.sampler.close()
+        return BatchReport(
+            prompts=self._prompts,
+            prompt_tokens=self._prompt_tokens,
+            tokens=self._tokens,
+            prompt_seconds=self._prompt_seconds,
+            seconds=time.perf_counter() - self._begun,
+            lanes=len(self._lanes.lanes),
+            trips=self._lanes.ledger().report(),
+        )
+
+    def _step(self, lane: Lane) -> bool:
+        batch = self._batches[lane]
+        while self._waiting and batch.fits(len(self._waiting[0][1]), self._limit):
+            self._begin(lane, batch, *self._waiting.popleft())
+        if not batch.members:
+            return False
+        finished = self._told + len(self._finished)
+        self._progress(f"{finished} of {self._prompts} prompts are answered", 0, 0)
+        for member, token in batch.step():
+            writing = self._writing[member]
+            if not writing.tokens and writing.number <= self._first_ones:
+                self._prompt_seconds = time.perf_counter() - self._begun
+            writing.take(token)
+            self._tokens += writing.stopped != "end"
+            if writing.stopped:
+                batch.remove(member)
+                self._finish(writing)
+        return True
+
+    def _begin(self, lane: Lane, batch: Batch, number: int, tokens: Sequence[int]) -> None:
+        model = lane.backbone.model
+        sampler = Sampler(model.library, self._sampling)
+        try:
+            member = batch.add(tokens, sampler, self._limit)
+        except BaseException:
+            sampler.close()
+            raise
+        self._writing[member] = _Writing(number, member, Tokenizer(model), self._limit)
+
+    def _finish(self, writing: _Writing) -> None:
+        del self._writing[writing.member]
+        writing.member.sampler.close()
+        self._finished[writing.number] = writing.answer(time.perf_counter() - self._begun)
+        while (answer := self._finished.pop(self._told + 1, None)) is not None:
+            self._told += 1
+            self._on_answer(answer)
+
+
+def answer_all(
+    live: LiveBackbone,
+    prompts: Sequence[Sequence[int]],
+    n_ctx: int | None,
+    lanes: int,
+    limit: int,
+    sampling: SamplingSettings,
+    on_answer: Callable[[BatchAnswer], None],
+    progress: Progress = lambda what, done, total: None,
+) -> BatchReport:
+    """Answer prompts, on the calling thread and others (not the event loop's).
+
+    Args:
+        prompts: their tokens (`encode`).
+        n_ctx: tokens of a sequence at most, and of a lane's cache where its sequences share one.
+        lanes: at most; no more than there are prompts.
+        limit: tokens of each answer at most.
+        on_answer: see `BatchRun`.
+        progress: told how many are finished.
+    """
+    count = min(lanes, len(prompts))
+    exact = live.settings.exact
+    if exact:  # a cache for each sequence: no larger than the longest of them needs
+        n_ctx = min(n_ctx or default_context(live.backbone.model), max(map(len, prompts)) + limit)
+    opened = Lanes(
+        live.backbone,
+        live.port,
+        count=count,
+        n_ctx=n_ctx,
+        n_ubatch=live.settings.ubatch,
+        threads=live.settings.threads,
+        n_sequences=places(len(prompts), count),
+        own_caches=exact,
+    )
+    try:
+        run = BatchRun(opened, prompts, limit, sampling, on_answer=on_answer, progress=progress)
+        return run.run()
+    finally:
+        opened.close()
+
+
+def summary_rows(done: BatchReport) -> list[tuple[str, str]]:
+    """The short table: names and values."""
+    trips = done.trips
+    return [
+        ("prompts", str(done.prompts)),
+        ("prompt tokens", str(done.prompt_tokens)),
+        ("tokens", str(done.tokens)),
+        ("lanes", str(done.lanes)),
+        ("layers", str(trips.calls_per_pass)),
+        ("passes", str(trips.passes)),
+        ("trips", str(trips.trips)),
+        ("trips per layer and token", f"{trips.trips_per_layer_token:.3f}" if trips.decoded else "-"),
+        ("tokens/s, all together", f"{done.tokens_per_second:.1f}"),
+        ("seconds to the last first token", f"{done.prompt_seconds:.2f}"),
+        ("seconds", f"{done.seconds:.2f}"),
+        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
+        ("bytes out", f"{trips.bytes_out:,}"),
+        ("bytes back", f"{trips.bytes_back:,}"),
+        ("seconds waited, over all lanes", f"{trips.waited:.2f}"),
+    ]

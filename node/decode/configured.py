@@ -1,0 +1,111 @@
+"""The config's backbone: its trunk, what is at home, how it asks and who guesses, put together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from node.config import BackboneConfig, NodeConfig
+from node.decode.backbone import Backbone
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.decode.session import Session
+from node.decode.wire_choice import wire_for
+from node.engine import library as llama
+from node.engine.library import EngineError, Library
+from node.engine.tokenizer import Tokenizer
+from node.home.opening import open_home
+from node.home.watching import keep_home
+from node.importing import Progress
+from node.model.store import Store
+from node.serve.opening import open_trunk, open_whole
+from node.swarm.place import Place
+from routing.wire.experts import Combine
+
+
+@asynccontextmanager
+async def configured_backbone(
+    config: NodeConfig,
+    progress: Progress | None = None,
+    *,
+    prompt: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+    context: int | None = None,
+    look: Callable[[LiveBackbone], None] = lambda live: None,
+) -> AsyncIterator[LiveBackbone]:
+    """The config's backbone with all its experts in reach.
+
+    What the config serves is computed at home, with whatever else it wants there.
+
+    Args:
+        prompt: what will be asked, looked at before anybody is waited for.
+        tell: gets lines: what is at home, and where `wire = "auto"` could come to less.
+        context: tokens of its own cache, if it is not the config's.
+        look: called before anybody is waited for; may refuse.
+
+    Raises:
+        EngineError: the prompt has no tokens, or more than the context.
+        LocalError: model, identity or library cannot be used.
+        NotCovered: experts that neither this node nor a connected peer holds.
+    """
+    wanted = config.require_backbone()
+    place = Place.of(config)
+    library = llama.load(config.engine.library)
+    store = Store(config.store)
+    with ExitStack() as opened:
+        stored = await trio.to_thread.run_sync(open_trunk, library, store, wanted.model, progress)
+        home = opened.enter_context(
+            await trio.to_thread.run_sync(open_home, library, store, stored, config, progress)
+        )
+        if line := home.choice.line():
+            tell(line)
+        choice = wire_for(wanted.wire, wanted.combine, stored, library, home.cells)
+        if hint := choice.hint(config.path):
+            tell(hint)
+        settings = BackboneSettings(
+            threads=config.engine.threads,
+            combine=Combine[wanted.combine.upper()],
+            wire=choice.codec,
+            context=context or wanted.context,
+            ubatch=wanted.ubatch,
+            deadline=wanted.deadline,
+            draft=wanted.draft,
+            draft_model=await trio.to_thread.run_sync(_draft_file, library, store, wanted),
+            exact=wanted.exact,
+        )
+        async with live_backbone(library, stored, place=place, settings=settings, home=home.cells) as live:
+            if prompt is not None:
+                check_prompt(live.backbone, prompt)
+            look(live)
+            await live.covered(progress=progress or _unseen)
+            async with keep_home(home, live, tell) as keeper:
+                live.home_report = keeper.as_dict
+                yield live
+
+
+def check_prompt(backbone: Backbone, prompt: str) -> None:
+    """Refuse what no pass can be made of.
+
+    Raises:
+        EngineError: the prompt has no tokens, or more than the context.
+    """
+    tokens = Tokenizer(backbone.model).encode(prompt)
+    if not tokens:
+        raise EngineError("the prompt is empty, and this model needs at least one token: give it some text")
+    Session(backbone).append(tokens)
+
+
+def _draft_file(library: Library, store: Store, wanted: BackboneConfig) -> Path | None:
+    """The small model's file, if one is named and may be asked."""
+    if wanted.draft_model is None or wanted.draft not in ("auto", "model"):
+        return None
+    if wanted.draft_model.path is not None:
+        return wanted.draft_model.path
+    _, model = open_whole(library, store, wanted.draft_model)
+    return model.path
+
+
+def _unseen(what: str, done: int, total: int) -> None:
+    """Progress that nobody looks at."""

@@ -1,0 +1,114 @@
+"""What of a fetch is left to ask for, of whom, and who is asked no more. Pure: takes `now`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from node.home.call_bits import CallBits, CallKey, first_run, run_bits
+from routing.dispatch.holders import HOME, LayerHolders
+
+FAILURES = 5
+"""In a row, without a cell between them, before a source is given up."""
+
+FAILURES_UNHEARD = 2
+"""The same for one that has never answered: most likely it does not share cells."""
+
+FIRST_REST, LAST_REST = 0.5, 15.0
+"""Seconds a source rests that has failed; doubled each time."""
+
+
+@dataclass(eq=False)
+class Source:
+    """A peer that holds what is wanted.
+
+    Attributes:
+        refuses: cells it was thought to hold and does not, as bits.
+        failures: in a row.
+        rests_until: when it may be asked again.
+        is_asked: it is being asked now.
+        was_heard: it has answered, if only by a refusal.
+        given_up: why it is not asked any more; "" if it may be.
+        is_hostile: it sent what it must not.
+        n_bytes: that it sent.
+    """
+
+    peer_id: str
+    refuses: dict[CallKey, int] = field(default_factory=dict)
+    failures: int = 0
+    rests_until: float = -math.inf
+    is_asked: bool = False
+    was_heard: bool = False
+    given_up: str = ""
+    is_hostile: bool = False
+    n_bytes: int = 0
+
+    def fail(self, reason: str, now: float, rest: float = 0.0) -> None:
+        """It gave nothing this time; `rest` is what it asks for, in seconds."""
+        self.failures += 1
+        if self.failures >= (FAILURES if self.was_heard else FAILURES_UNHEARD):
+            self.given_up = reason
+        pause = min(FIRST_REST * 2.0 ** (self.failures - 1), LAST_REST)
+        self.rests_until = now + max(pause, min(rest, LAST_REST))
+
+    def refuse(self, key: CallKey, asked: int, lacking: int) -> None:
+        """It does not hold these of the experts that it was asked for; 0: it does not say which."""
+        self.refuses[key] = self.refuses.get(key, 0) | (lacking & asked or asked)
+
+
+class Work:
+    """The cells that nobody is being asked for now, and the peers that may be asked.
+
+    Args:
+        lacking: what is to be fetched, in order.
+        holders: who holds the experts of (layer, call index) now.
+    """
+
+    def __init__(self, lacking: CallBits, holders: Callable[[int, int], LayerHolders]) -> None:
+        self._pending = dict(lacking)  # calls of which nothing is left stay, for their order
+        self._holders = holders
+        self.sources: dict[str, Source] = {}
+
+    def left(self) -> dict[CallKey, int]:
+        return {key: bits for key, bits in self._pending.items() if bits}
+
+    def useful(self, may: Callable[[str], bool]) -> list[Source]:
+        """Sources that may give what is left, those resting or being asked included; cheapest first.
+
+        Args:
+            may: whether a peer can be asked now.
+        """
+        found: dict[str, Source] = {}
+        for key, bits in self.left().items():
+            for peer_id, held in self._held(key):
+                source = self.sources.setdefault(peer_id, Source(peer_id))
+                can_give = bits & held & ~source.refuses.get(key, 0)
+                if can_give and not source.given_up and peer_id not in found and may(peer_id):
+                    found[peer_id] = source
+        return list(found.values())
+
+    def take(self, source: Source, most: Mapping[CallKey, int]) -> tuple[CallKey, int, int] | None:
+        """The next cells for a source to send: a call, the first expert, how many; None if there are none.
+
+        Args:
+            most: neighbours that may be asked for together, by call.
+        """
+        for key, bits in self._pending.items():
+            held = dict(self._held(key)).get(source.peer_id, 0) if bits else 0
+            can_give = bits & held & ~source.refuses.get(key, 0)
+            if can_give:
+                first, count = first_run(can_give, most[key])
+                self._pending[key] &= ~run_bits(first, count)
+                return key, first, count
+        return None
+
+    def give_back(self, key: CallKey, bits: int) -> None:
+        """These did not come."""
+        self._pending[key] |= bits
+
+    def _held(self, key: CallKey) -> Iterator[tuple[str, int]]:
+        known = self._holders(*key)
+        for holder in known.holders + known.reserve:
+            if holder.peer_id != HOME:
+                yield holder.peer_id, holder.held

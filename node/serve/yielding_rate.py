@@ -1,0 +1,96 @@
+"""How fast to send what must not be in the way: the rate of a transfer that yields to everything else.
+
+Delay-based, in the spirit of LEDBAT (RFC 6817): what a path takes beyond its shortest round trip is a queue
+that somebody fills, and the rate is steered so that this queue stays short, whoever fills it. Expert calls on
+the same line then find it nearly empty, and where nobody else sends the transfer has nearly all of it. Pure.
+
+Rules
+1. The base is the shortest round trip of the last one to two BASE_SECONDS: a path may change.
+2. The rate doubles each round trip until a queue shows; from then on it moves by GAIN times how far the queue
+   is off its target. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
+3. It does not grow while what is sent is less than it allows.
+"""
+
+from __future__ import annotations
+
+TARGET_SECONDS = 0.01
+"""Queue that a transfer may keep: what it costs a call on the same line. With less, the noise of an ordinary
+path and machine looks like a queue. Measured on 50 Mbit/s and 40 ms: calls take 55 ms instead of 44 (211
+beside a transfer that does not yield), and the transfer 89 % of the line instead of 94."""
+
+GAIN = 0.05
+LEAN = 0.15
+"""The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 200 ms (tests/unit/test_yielding_rate.py)."""
+
+FIRST_RATE = 256 << 10
+MIN_RATE = 128 << 10
+"""Bytes a second: a megabit is less than any line that calls experts, and a cell arrives some time."""
+
+BASE_SECONDS = 60.0
+STEP_SECONDS = 0.01
+"""Between two steps at least: round trips on one machine are shorter than what its clock can steer by."""
+
+CATCH_UP_SECONDS = 0.02
+"""Time lost by waking up late is made good up to this; else every pause would be longer than meant."""
+
+AFTER_SLOW_START = 0.5
+"""What is kept of the rate at which the queue showed: by then it has been doubled once too often."""
+
+MOST_OFF = 3.0
+"""How far a queue counts as off its target: at four targets the rate falls by a seventh each step."""
+
+
+class YieldingRate:
+    """The rate of the cells sent on one connection.
+
+    Args:
+        most: bytes a second that it never passes.
+    """
+
+    def __init__(self, now: float, *, most: float) -> None:
+        self._most = most
+        self._rate = float(min(FIRST_RATE, most))
+        self._lean = 1.0
+        self._starting = True
+        self._bases = [float("inf"), float("inf")]  # of this minute and of the one before
+        self._base_since = now
+        self._stepped_at = now
+        self._sent = 0  # since the last step
+        self._next = now
+
+    @property
+    def per_second(self) -> float:
+        """Bytes a second now."""
+        return self._rate * self._lean
+
+    def delay(self, size: int, rtt: float, now: float) -> float:
+        """Count a piece that is about to be sent; how many seconds to wait before.
+
+        Args:
+            rtt: the path's smoothed round trip, in seconds.
+        """
+        self._step(rtt, now)
+        self._sent += size
+        start = max(self._next, now - CATCH_UP_SECONDS)
+        self._next = start + size / self.per_second
+        return max(0.0, start - now)
+
+    def _step(self, rtt: float, now: float) -> None:
+        if now - self._base_since >= BASE_SECONDS:
+            self._bases = [rtt, self._bases[0]]
+            self._base_since = now
+        self._bases[0] = min(self._bases[0], rtt)
+        base = min(self._bases)
+        passed = now - self._stepped_at
+        if passed < max(base, STEP_SECONDS):
+            return
+        off = max(-MOST_OFF, (TARGET_SECONDS - (rtt - base)) / TARGET_SECONDS)
+        is_used = self._sent >= self._rate * passed / 2
+        if self._starting and off < 0.5:
+            self._starting = False
+            self._rate *= AFTER_SLOW_START
+        if off < 0 or is_used:
+            self._rate *= 2 if self._starting else 1 + GAIN * off
+        self._rate = min(max(self._rate, MIN_RATE), self._most)
+        self._lean = min(1 + LEAN * off, self._most / self._rate)
+        self._stepped_at, self._sent = now, 0

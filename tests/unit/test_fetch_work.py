@@ -1,0 +1,92 @@
+"""What is left to fetch and of whom, without any network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from node.home.call_bits import CallKey, first_run, numbers, run_bits
+from node.home.fetch_work import FAILURES, FAILURES_UNHEARD, LAST_REST, Source, Work
+from routing.dispatch.holders import HOME, Holder, LayerHolders
+
+A, B = (0, 0), (5, 0)
+
+
+def work(lacking: Mapping[CallKey, int], held: Mapping[str, Mapping[CallKey, int]]) -> Work:
+    def holders(layer: int, index: int) -> LayerHolders:
+        found = [Holder(peer, cells.get((layer, index), 0)) for peer, cells in held.items()]
+        return LayerHolders(layer, tuple(each for each in found if each.held))
+
+    return Work(lacking, holders)
+
+
+def anybody(peer_id: str) -> bool:
+    return True
+
+
+@given(st.integers(1, 1 << 40), st.integers(1, 40))
+def test_the_first_run(bits: int, most: int) -> None:
+    first, count = first_run(bits, most)
+    held = numbers(bits)
+    assert first == held[0] and 1 <= count <= most
+    assert numbers(run_bits(first, count)) == held[:count]
+    assert count == most or first + count not in held
+
+
+def test_cells_are_taken_once_in_order_and_come_back() -> None:
+    most = {A: 2, B: 9}
+    left = work({A: 0b10111, B: 0b11}, {"x": {A: 0b11111, B: 0b01}, "y": {A: 0b00100, B: 0b11}})
+    assert [each.peer_id for each in left.useful(anybody)] == ["x", "y"]
+    x, y = left.sources["x"], left.sources["y"]
+    assert left.take(x, most) == (A, 0, 2)
+    assert left.take(y, most) == (A, 2, 1)
+    assert left.take(x, most) == (A, 4, 1)
+    assert left.take(x, most) == (B, 0, 1)
+    assert left.take(x, most) is None and left.useful(anybody) == [y]
+    left.give_back(A, 0b100)
+    assert left.left() == {A: 0b100, B: 0b10}
+    assert left.take(x, most) == (A, 2, 1)
+
+
+def test_who_may_not_be_asked() -> None:
+    left = work({A: 0b1}, {HOME: {A: 1}, "x": {A: 1}, "y": {A: 1}, "z": {A: 0b10}})
+    assert [each.peer_id for each in left.useful(lambda peer: peer != "y")] == ["x"]
+    left.sources["x"].given_up = "lied"
+    assert [each.peer_id for each in left.useful(anybody)] == ["y"]
+    left.sources["y"].refuse(A, 0b1, 0)
+    assert left.useful(anybody) == [] and left.take(left.sources["y"], {A: 1}) is None
+    assert left.left() == {A: 0b1}
+
+
+def test_what_a_source_refuses_it_is_not_asked_again() -> None:
+    left = work({A: 0b1111}, {"x": {A: 0b1111}})
+    (source,) = left.useful(anybody)
+    assert left.take(source, {A: 4}) == (A, 0, 4)
+    source.refuse(A, 0b1111, 0b0010 | 1 << 60)
+    left.give_back(A, 0b1111)
+    assert left.take(source, {A: 4}) == (A, 0, 1)
+    assert left.take(source, {A: 4}) == (A, 2, 2)
+    assert left.take(source, {A: 4}) is None and left.left() == {A: 0b10}
+
+
+@pytest.mark.parametrize(("heard", "allowed"), [(True, FAILURES), (False, FAILURES_UNHEARD)])
+def test_failures_make_it_rest_longer_and_then_for_good(heard: bool, allowed: int) -> None:
+    source = Source("x", was_heard=heard)
+    rests = []
+    for number in range(allowed):
+        assert not source.given_up
+        source.fail("gone", 100.0)
+        rests.append(source.rests_until - 100.0)
+        assert source.failures == number + 1
+    assert source.given_up == "gone" and rests == sorted(rests) and rests[0] > 0
+
+
+def test_it_rests_as_long_as_it_asks_for_within_reason() -> None:
+    source = Source("x", was_heard=True)
+    source.fail("busy", 0.0, rest=3.0)
+    assert source.rests_until == 3.0
+    source.fail("busy", 0.0, rest=65.0)
+    assert source.rests_until == LAST_REST

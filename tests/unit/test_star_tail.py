@@ -1,0 +1,185 @@
+"""Eight servers 10 to 100 ms away and a replica of each: whom the star waits for, and how long.
+
+On a mock clock, with every random number drawn from a seed: a minute of a swarm in a second, always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import trio
+
+from routing.dispatch.call import WireSettings
+from routing.dispatch.plan import assign
+from routing.dispatch.star import Star
+from routing.estimates import HEDGE_BURST, HEDGE_SHARE, Estimates
+from routing.table import CallShape, HolderTable
+from routing.weighing import Weighing
+from routing.wire.experts import ExpertsAnswer, ExpertsRequest
+from routing.wire.holdings import Holdings, Slice
+from tests.star_servers import LAYER, MODEL_ID, N_EXPERTS, Server, make_call, on_a_mock_clock
+
+SLICES = 8
+RTTS = np.linspace(0.010, 0.100, SLICES).tolist()
+JITTER, LOSS = 0.005, 0.001
+LATE, LATE_SHARE = 0.5, 0.05
+WARM_UP, CALLS = 60, 500
+
+
+@dataclass
+class FarServer(Server):
+    """A server over a jittery line that loses a packet now and then, and may be late with some answers."""
+
+    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    late_share: float = 0.0
+    lates: int = 0
+
+    async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
+        self.asked.append(request)
+        self.delay = self.rtt + float(self.rng.uniform(-JITTER, JITTER))
+        if self.rng.random() < 2 * LOSS:
+            self.delay += 1.5 * self.rtt + 0.025  # what QUIC takes to find out and send it again
+        if self.rng.random() < self.late_share:
+            self.delay += LATE
+            self.lates += 1
+        await trio.sleep(self.delay)
+        y = np.zeros((request.experts.size, request.n_out), np.float32)
+        return ExpertsAnswer(
+            request.call_id,
+            request.layer,
+            request.call_index,
+            y,
+            request.codec_back,
+            request.combine,
+            1000,
+            0,
+        )
+
+
+@dataclass
+class Seen:
+    """Of the calls that count: seconds, expected of the slowest chosen, and what the swarm was asked."""
+
+    took: list[float] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
+    requests: int = 0
+    hedges: int = 0
+    hedges_won: int = 0
+    lates: int = 0
+    doubted: int = 0
+    marked: int = 0
+
+    def quantile(self, share: float) -> float:
+        return float(np.quantile(self.took, share))
+
+
+class FarSwarm:
+    """Every slice at two servers, `offset` apart in the list of distances."""
+
+    def __init__(self, offset: int, late: str = "", *, hedging: bool = True, seed: int = 1) -> None:
+        self.servers: dict[str, FarServer] = {}
+        self.estimates = Estimates()
+        if not hedging:
+            self.estimates.hedges.spend = lambda count, *, urgent=False: False  # type: ignore[method-assign]
+        self.table = HolderTable(MODEL_ID.hex(), {(LAYER, 0): CallShape(N_EXPERTS, N_EXPERTS)})
+        share = N_EXPERTS // SLICES
+        for number in range(SLICES):
+            for name, rtt in ((f"p{number}", RTTS[number]), (f"q{number}", RTTS[(number + offset) % SLICES])):
+                rng = np.random.default_rng([seed, number, ord(name[0])])
+                self.servers[name] = FarServer(
+                    name, rtt=rtt, rng=rng, late_share=LATE_SHARE if name == late else 0.0
+                )
+                run = (number * share, number * share + share - 1)
+                held = Slice("experts", MODEL_ID.hex(), "test", experts=[(LAYER, LAYER, [run])])
+                self.table.connected(name, Holdings([1], "", [held], ["f32"], ["rows"], 16))
+        self.star = Star(self.servers.get, None, self.estimates)
+        self.weighing = Weighing(self.table, self.estimates, self.servers.get)
+
+    def run(self, calls: int = CALLS, *, warm_up: int = WARM_UP) -> Seen:
+        """So many calls one after the other, after some that do not count."""
+        seen = Seen()
+
+        async def test() -> None:
+            for number in range(warm_up + calls):
+                if number == warm_up:
+                    before = sum(len(server.asked) for server in self.servers.values())
+                    lates = sum(server.lates for server in self.servers.values())
+                call = make_call(1, 8, seed=number)
+                now = trio.current_time()
+                self.weighing.look(now)
+                holders = self.table.holders(LAYER, 0)
+                _, stats = await self.star.dispatch(call, holders, WireSettings())
+                if number >= warm_up:
+                    chosen = [peer for peer, _ in assign(sorted(set(call.ids[0].tolist())), holders)]
+                    seen.expected.append(max(self.servers[peer].rtt for peer in chosen))
+                    seen.took.append(trio.current_time() - now)
+                    seen.hedges += stats.hedges
+                    seen.hedges_won += stats.hedges_won
+                    seen.marked += len(stats.late)
+                    seen.doubted += len(holders.reserve)
+            seen.requests = sum(len(server.asked) for server in self.servers.values()) - before
+            seen.lates = sum(server.lates for server in self.servers.values()) - lates
+
+        on_a_mock_clock(test)
+        return seen
+
+
+def test_a_calm_swarm_is_as_quick_as_the_slowest_that_must_be_asked_and_hedges_next_to_nothing() -> None:
+    for offset in (1, 4):
+        swarm = FarSwarm(offset)
+        seen = swarm.run()
+        assert np.median(np.array(seen.took) / seen.expected) <= 1.1
+        # Of each slice the nearer server is asked, unless the other one was quicker a moment ago.
+        nearest = max(min(RTTS[n], RTTS[(n + offset) % SLICES]) for n in range(SLICES))
+        assert seen.quantile(0.5) <= 1.1 * nearest
+        # All that is late here are lost packets, 1 answer in 500.
+        assert seen.hedges <= 0.01 * seen.requests
+        assert seen.doubted <= 0.03 * 2 * SLICES * len(seen.took)
+
+
+@pytest.mark.parametrize(("offset", "late"), [(0, "p7"), (1, "p0"), (1, "p4")])
+def test_one_server_with_a_late_answer_in_twenty(offset: int, late: str) -> None:
+    """Must hold 5: the 99th percentile is at most twice the median, for at most a twentieth more requests."""
+    seen = FarSwarm(offset, late).run()
+    assert seen.quantile(0.99) <= 2 * seen.quantile(0.5)
+    assert seen.hedges <= 0.01 * seen.requests  # the issue asks for 0.05
+
+
+def test_late_answers_are_what_is_hedged_and_hardly_any_is_waited_for() -> None:
+    usual, seen = FarSwarm(1).run(), FarSwarm(1, "p0").run()
+    assert seen.lates >= 10
+    waited_for = sum(took > LATE for took in seen.took)
+    assert waited_for <= 0.1 * seen.lates
+    assert seen.hedges_won >= 0.9 * seen.lates
+    assert seen.hedges - usual.hedges <= 2 * seen.lates
+
+
+def test_without_hedges_and_estimates_each_late_answer_is_waited_for() -> None:
+    """What the tests above would see if nothing were done."""
+    swarm = FarSwarm(1, "p4", hedging=False)
+    swarm.weighing.look(0.0)
+    swarm.weighing.look = lambda now: None  # type: ignore[method-assign]
+    seen = swarm.run()
+    assert seen.lates >= 20 and sum(took > LATE for took in seen.took) == seen.lates
+    assert seen.quantile(0.99) > 5 * seen.quantile(0.5)
+
+
+def test_a_swarm_that_becomes_slower_as_a_whole_is_learnt_and_not_asked_twice() -> None:
+    swarm = FarSwarm(1)
+    swarm.run(calls=50)
+    for server in swarm.servers.values():
+        server.rtt += 0.080
+    during = swarm.run(calls=60, warm_up=0)
+    after = swarm.run(calls=300, warm_up=0)
+    assert during.hedges <= HEDGE_BURST + HEDGE_SHARE * during.requests
+    assert after.hedges <= 0.01 * after.requests
+    assert np.median(np.array(after.took) / after.expected) <= 1.1
+
+
+def test_the_replica_of_a_server_that_is_often_late_is_preferred_if_it_is_as_near() -> None:
+    swarm = FarSwarm(0, "p3")
+    swarm.run()
+    asked = {name: len(swarm.servers[name].asked) for name in ("p3", "q3")}
+    assert asked["q3"] > 3 * asked["p3"]
