@@ -65,8 +65,7 @@ _BACKBONE_REST = """\
 # draft_model = "small.gguf"   # a small whole model with the same vocabulary, to guess with
 # exact = true        # guessing changes no token; false: a little less computing, rarely other tokens
 # home_memory = "4 GiB"    # or "50%": experts computed here, chosen to save trips (panal home plan measures)
-# [[backbone.home]]        # or name them; experts = "0-15" of these layers only
-# layers = "0,3"
+#   (or name them in [[backbone.home]] tables: layers, and experts if not all of these layers)
 """
 
 _SERVE_NOTE = """\

@@ -32,7 +32,7 @@ MIN_ADVERT, MAX_ADVERT = (
     3600,
 )  # seconds: DHT operations take seconds, and a stale advert misleads for so long
 MIN_SHARE_RATE = 16 << 10  # bytes a second: a piece of node.serve.cell_server; less is share_cells = false
-DEFAULT_SHARE_RATE = 16 << 20  # bytes a second: a tenth of a core, and more than most home lines send
+DEFAULT_SHARE_RATE = 16 << 20  # bytes a second: a fifth of a core, and more than most home lines send
 MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
 MAX_PROXIES = 64  # networks of one CDN
 

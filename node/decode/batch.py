@@ -9,6 +9,8 @@
    order of the cache's places, and in a shared one a new token takes the place of one that was forgotten. A
    pass over own caches is one graph, so one trip a layer, only if its sequences have consecutive numbers:
    the last ones are moved into gaps. Sequences with unequal rows in one graph need the shared one.
+5. Last bits differ all the same in models that cannot rewind (alone they decode one row a pass) and in those
+   without flash attention: grok, minimax-m3 (tests/integration/test_batch.py has each kind of model).
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ Rules
 1. Bytes are read from the map a chunk at a time, on a thread: pages may have to come from the disk.
 2. They leave in pieces, at a rate that yields to whatever else is on the caller's path (YieldingRate), and
    all together at the rate the owner allows. Streams take turns, piece by piece.
-3. A caller may have a few streams; further ones are told to come again.
+3. A caller may have a few streams; further ones are told to come again, after a while. A refusal waits for its
+   turn like a piece. So nobody keeps the node busy with what it refuses.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ STREAMS = 32
 
 COME_AGAIN_MS = 2_000
 """What a caller is told to wait for whom there is no place now."""
+
+REFUSE_SECONDS = 1.0
+"""Before they are told: who asks on a hundred streams, and again when it is refused, does so once a second."""
 
 IDLE_SECONDS = 60.0
 """After so long without a request a stream gives its place to another."""
@@ -83,6 +87,8 @@ class CellServer:
     async def serve(self, stream: Stream) -> None:
         """Handler of `/panal/cells/1`: requests one after the other; a caller may send some ahead."""
         with self._place(_caller_of(stream.connection)) as is_served:
+            if not is_served:
+                await trio.sleep(REFUSE_SECONDS)
             while True:
                 message = b""
                 with trio.move_on_after(IDLE_SECONDS):
@@ -95,6 +101,7 @@ class CellServer:
                 admitted = self._admit(message, stream.peer_id, is_served=is_served)
                 if isinstance(admitted, Refusal):
                     self.counts.refused += 1
+                    await self._turn(stream, PIECE_BYTES)
                     await stream.send_message(wire.encode_refusal(admitted))
                     if not is_served or admitted.code is RefusalCode.MALFORMED:
                         await stream.aclose()

@@ -5,8 +5,8 @@ leaves the machine.
 
 Sixteen real expert servers over QUIC, each a process in a network namespace of its own: a0 to a7 hold an
 eighth of the experts each, at round trips from 10 to 100 ms, and b0 to b7 the same slices, each as far away
-as another of the a's. A client (star_client.py) makes calls of one token, one after the other: first while all
-are calm, and beside it of the one slice that is farthest away ("alone", what one request takes). Then one
+as another of the a's. A client (star_client.py) makes calls of one token, one after the other: first while
+all are calm, beside it of the one slice that is farthest away ("alone": what one request takes). Then one
 server is late by half a second with some of its answers, and the same calls are made
 
     as a backbone makes them   the choice follows what is measured, late answers are hedged
@@ -215,7 +215,7 @@ def judge(calm: dict[str, Any], late: dict[str, Any]) -> list[tuple[str, float, 
 def show(report: dict[str, Any]) -> None:
     print(
         f"{report['model']}: eight slices at two servers each, {NEAREST_MS:g} to {FARTHEST_MS:g} ms, "
-        f"jitter {report['jitter_ms']:g} ms, loss {report['loss']:.1%}; {report['calls']} calls of one token; "
+        f"jitter {report['jitter_ms']:g} ms, loss {report['loss']:.1%}; {report['calls']} calls of a token; "
         f"load {report['load'][0]:.2f} before and {report['load'][1]:.2f} after"
     )
     print(

@@ -46,7 +46,7 @@ from routing.multiaddr import PeerAddress
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.stream import Stream
-from routing.wire import exchange, holdings, messages
+from routing.wire import cells, exchange, holdings, messages
 from routing.wire.advert import HEADER_BYTES, MAX_ADVERT_BYTES, Advert, sign_advert
 from routing.wire.holdings import Slice
 
@@ -512,6 +512,36 @@ async def requests_without_end(hostile: Hostile) -> None:
                     nursery.start_soon(ask, protocol, request)
 
     await many(hostile, 2, once)
+
+
+@attack
+async def cells_without_end(hostile: Hostile) -> None:
+    """Large chunks, asked for ahead on fifty streams of each of three connections; a third is never read."""
+    request = cells.encode_request(
+        cells.CellsRequest(bytes.fromhex(hostile.target.model_id), 0, 0, 1, 0, 4, 0, 250_000)
+    )
+
+    async def once() -> None:
+        async with hostile.connected() as connection, trio.open_nursery() as nursery:
+
+            async def ask(reads: bool) -> None:
+                while connection.is_open:
+                    with contextlib.suppress(PanalError):
+                        stream = connection.open_stream(cells.PROTOCOL_ID)
+                        for _ in range(20):
+                            await stream.send_message(request)
+                        while True:
+                            if not reads:
+                                await trio.sleep(5)
+                            await stream.receive_message(1 << 20)
+                            hostile.done["answers"] += 1
+                            await stream.send_message(request)
+                    await trio.sleep(0.01)
+
+            for number in range(50):
+                nursery.start_soon(ask, number % 3 > 0)
+
+    await many(hostile, 3, once)
 
 
 @attack

@@ -154,7 +154,8 @@ def test_any_range_of_a_blob(model: ModelParts) -> None:
 
 
 def test_a_caller_has_few_streams(model: ModelParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 0.4)
+    monkeypatch.setattr(cell_server, "REFUSE_SECONDS", 0.1)
     cells = served_cells(model, [range(12)])
     message = wire.encode_request(right_request(model))
 

@@ -45,7 +45,7 @@ from routing.multiaddr import PeerAddress
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.limits import ARRIVING
-from routing.wire import holdings, messages
+from routing.wire import cells, holdings, messages
 from tests.integration.hostile_peer import ATTACKS, BYSTANDER, Target
 from tests.integration.relay_parts import running_host
 from tests.model_parts import ModelParts
@@ -233,7 +233,8 @@ def protocols_of(home: Home) -> tuple[bytes, list[str]]:
     node = SwarmNode(place, Role(serves=True))
     try:
         # those of the expert server are the role's (node.serve.app)
-        served = {*node.endpoint.protocols(), messages.PROTOCOL_ID, holdings.PROTOCOL_ID}
+        own = {messages.PROTOCOL_ID, holdings.PROTOCOL_ID, cells.PROTOCOL_ID}
+        served = {*node.endpoint.protocols(), *own}
         return node.membership.swarm.id, sorted(served)
     finally:
         node.close()

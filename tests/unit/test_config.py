@@ -236,9 +236,11 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     assert config.name == "kitchen"
     default = parse("[backbone]\nmodel='model.gguf'").require_backbone()
     assert default.context is None  # what the model was trained with: no number in the file says the same
-    # nor is there a small model that all have
-    draft_model = config.require_backbone().draft_model
-    assert config.require_backbone() == replace(default, context=4096, draft_model=draft_model)
+    # nor is there a small model that all have, or an amount of memory
+    said = config.require_backbone()
+    assert said == replace(
+        default, context=4096, draft_model=said.draft_model, home_memory=said.home_memory
+    )
     assert config.require_serve()[0].layers == Ranges.parse("0-15")
 
 
