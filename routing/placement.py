@@ -67,6 +67,9 @@ def place(layers: Mapping[int, LayerNeed], rooms: Sequence[int]) -> list[dict[in
     Raises:
         LocalError: together they cannot hold all cells.
     """
+    total = sum(need.n_bytes for need in layers.values())
+    if sum(rooms) < total:
+        raise LocalError(f"the devices hold {sum(rooms)} bytes together, the experts take {total}")
     devices = [_Device(room) for room in rooms]
     for layer, need in sorted(layers.items(), key=lambda each: (-each[1].n_bytes, each[0])):
         _place_layer(layer, need, devices)

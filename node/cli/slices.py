@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shlex
 from pathlib import Path
@@ -14,12 +15,15 @@ from routing.errors import LocalError
 
 if TYPE_CHECKING:
     from node.cli.progress import Progress
+    from node.home.home_set import Shapes
     from node.ranges import Ranges
 
 
 def add_arguments(subparsers: Subparsers) -> None:
-    """Declare `slice cut`."""
-    group = subparsers.add_parser("slice", help="cut a slice file out of a model", allow_abbrev=False)
+    """Declare `slice cut` and `slice plan`."""
+    group = subparsers.add_parser(
+        "slice", help="cut a slice file out of a model, or plan who serves what", allow_abbrev=False
+    )
     verbs = group.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
 
     cut = add_command(
@@ -34,6 +38,87 @@ def add_arguments(subparsers: Subparsers) -> None:
     cut.add_argument("--force", action="store_true", help="overwrite FILE")
     add_store(cut)
     add_json(cut)
+
+    plan = add_command(
+        verbs,
+        "plan",
+        plan_slices,
+        "say which device should serve which experts, for a swarm whose devices you know",
+        epilog=(
+            "Layers stay whole where they fit (one message, one answer); room that is left takes replicas:\n"
+            "whole layers, then the hottest experts, as counted in use and by `panal home plan`."
+        ),
+    )
+    plan.add_argument("model", metavar="MODEL", help="a GGUF file, or a model id of the store")
+    plan.add_argument(
+        "--device",
+        action="append",
+        required=True,
+        metavar="SIZE",
+        help='memory of a device, like "8GiB"; once for each device',
+    )
+    add_store(plan)
+    add_json(plan)
+
+
+def plan_slices(args: argparse.Namespace) -> int:
+    """Print the [[serve]] tables of each device."""
+    from node.cli.progress import Progress
+    from node.home.home_set import HomeSet
+    from node.interrupt import run_blocking
+    from node.sizes import size_text
+
+    with Progress() as progress:
+        shapes, placed = run_blocking(lambda: _place(args, progress), progress.stop)
+    devices: list[dict[str, Any]] = []
+    for size, held in zip(args.device, placed, strict=True):
+        home = HomeSet.of_bits(held)
+        devices.append(
+            {
+                "device": size,
+                "bytes": home.n_bytes(shapes),
+                "cells": home.count(),
+                "whole_layers": home.whole_layers(shapes),
+                "serve": [
+                    {"layers": layers, "experts": experts} for layers, experts in home.as_ranges().items()
+                ],
+            }
+        )
+    if args.json:
+        print(json.dumps(devices))
+        return 0
+    for number, device in enumerate(devices, 1):
+        print(
+            f"# device {number} ({device['device']}): {device['cells']} experts, "
+            f"{size_text(device['bytes'])}, {len(device['whole_layers'])} whole layers"
+        )
+        for table in device["serve"]:
+            print(f'[[serve]]\nmodel = {json.dumps(args.model)}\nlayers = "{table["layers"]}"')
+            print(f'experts = "{table["experts"]}"\n')
+    return 0
+
+
+def _place(args: argparse.Namespace, progress: Progress) -> tuple[Shapes, list[dict[int, int]]]:
+    from node.config import ModelRef, default_store
+    from node.engine import library as llama
+    from node.home.choosing import heat_now
+    from node.home.home_set import shapes_of, total_bytes
+    from node.home.plan_file import read_heat, read_plan
+    from node.model.store import Store
+    from node.serve.opening import open_trunk
+    from node.sizes import MemoryBudget
+    from routing.placement import LayerNeed, place
+
+    store = Store(args.store or default_store(os.environ))
+    stored = open_trunk(llama.load(), store, ModelRef.parse(args.model, Path.cwd()), progress.report)
+    shapes = shapes_of(stored.manifest)
+    heat = heat_now(shapes, read_plan(stored), read_heat(stored, shapes))
+    needs = {
+        layer: LayerNeed(math.ceil(shape.cell_bytes), heat.shares(layer).tolist())
+        for layer, shape in shapes.items()
+    }
+    whole = total_bytes(shapes)
+    return shapes, place(needs, [MemoryBudget.parse(size).of(whole) for size in args.device])
 
 
 def cut_slice(args: argparse.Namespace) -> int:

@@ -4,8 +4,8 @@ Rules
 1. Bytes are read from the map a chunk at a time, on a thread: pages may have to come from the disk.
 2. They leave in pieces, at a rate that yields to whatever else is on the caller's path (YieldingRate), and
    all together at the rate the owner allows. Streams take turns, piece by piece.
-3. A caller may have a few streams; further ones are told to come again, after a while. A refusal waits for its
-   turn like a piece. So nobody keeps the node busy with what it refuses.
+3. A caller may have a few streams; further ones are told to come again, after a while. A refusal waits for
+   its turn like a piece. So nobody keeps the node busy with what it refuses.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COME_AGAIN_MS = 2_000
 """What a caller is told to wait for whom there is no place now."""
 
 REFUSE_SECONDS = 1.0
-"""Before they are told: who asks on a hundred streams, and again when it is refused, does so once a second."""
+"""Before they are told: who asks on a hundred streams, and again when refused, does so once a second."""
 
 IDLE_SECONDS = 60.0
 """After so long without a request a stream gives its place to another."""

@@ -20,7 +20,8 @@ beside a transfer that does not yield), and the transfer 89 % of the line instea
 
 GAIN = 0.05
 LEAN = 0.15
-"""The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 200 ms (tests/unit/test_yielding_rate.py)."""
+"""The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 200 ms, in the simulation of
+tests/unit/test_yielding_rate.py."""
 
 FIRST_RATE = 256 << 10
 MIN_RATE = 128 << 10

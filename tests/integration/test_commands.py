@@ -10,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from node.ranges import Ranges
 from routing.identity import Identity
 from tests.zoo.make_zoo import make
 
@@ -61,8 +63,10 @@ def test_demo_prints_text_and_a_table() -> None:
     assert done.stdout.count("experts ") == 3  # one line a server
     report = json.loads(panal("demo", "-n", "24", "--json").stdout)
     assert report["text"].strip() and report["text"].strip() in done.stdout
-    # 24 tokens: the prompt's pass gives the first, 23 more passes the rest; every layer of each is one trip.
-    assert (report["panal"]["passes"], report["panal"]["trips"]) == (24, 24 * 4)
+    # 24 tokens: the prompt's pass gives the first, each further pass one and the guesses that were right; every
+    # layer of a pass is one trip.
+    assert report["panal"]["passes"] + report["panal"]["accepted"] == 24
+    assert report["panal"]["trips"] == report["panal"]["passes"] * 4
     assert len(report["tokens"]) == 24
 
 
@@ -370,3 +374,23 @@ def test_import_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
         assert process.returncode in (0, 130, -signal.SIGINT)
         assert list((tmp_path / str(number) / "models").glob(".new-*")) == []
     assert 130 in codes
+
+
+def test_slice_plan_gives_every_cell_to_a_device(tmp_path: Path, demo_model: Path) -> None:
+    store = ("--store", str(tmp_path / "store"))
+    done = panal("slice", "plan", demo_model, "--device", "3MiB", "--device", "5MiB", "--json", *store)
+    devices = json.loads(done.stdout)
+    cells = {
+        (layer, expert)
+        for device in devices
+        for table in device["serve"]
+        for layer in Ranges.parse(table["layers"])
+        for expert in Ranges.parse(table["experts"])
+    }
+    assert cells == {(layer, expert) for layer in range(4) for expert in range(12)}
+    assert devices[0]["bytes"] <= 3 << 20 and devices[1]["bytes"] <= 5 << 20
+    # and what it prints for people is a config's text
+    text = panal("slice", "plan", demo_model, "--device", "100%", *store).stdout
+    assert tomllib.loads(text)["serve"][0]["experts"] == "0-11"
+    small = panal("slice", "plan", demo_model, "--device", "1MiB", *store, code=2)
+    assert "the experts take" in small.stderr and small.stderr.count("\n") == 1

@@ -121,6 +121,13 @@ def test_lossy_modes_pass_the_gate(shared_dir: Path, shared_store: Path, name: s
     assert verdict["byte_identical"] is False
 
 
+@pytest.mark.parametrize("wire", ["f32", "int8"])
+def test_stable_passes_the_gate(shared_dir: Path, shared_store: Path, wire: str) -> None:
+    model = shared_dir / "models" / f"{SHARED[0]}.gguf"
+    verdict = run_verify(model, shared_store, "--combine", "stable", "--wire", wire)
+    assert (verdict["passed"], verdict["combine"], verdict["servers"]) == (True, "stable", 3), verdict
+
+
 def test_a_bound_that_does_not_hold_fails(demo_model: Path, shared_store: Path) -> None:
     verdict = run_verify(demo_model, shared_store, "--combine", "sum", "--wire", "int8", "--min-cosine", "1")
     assert verdict["passed"] is False

@@ -34,8 +34,10 @@ def test_a_layer_that_fits_nowhere_is_split_into_few_parts() -> None:
 
 
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(LocalError, match=r"layer 0: 3 of its 8 experts fit on no device; 30 bytes more"):
+    with pytest.raises(LocalError, match="hold 50 bytes together, the experts take 80"):
         place(even(1), [20, 30])
+    with pytest.raises(LocalError, match=r"layer 0: 1 of its 8 experts fit on no device; 10 bytes more"):
+        place(even(1), [39, 45])
 
 
 def test_room_for_layers_takes_whole_replicas() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
+from node.cli.arguments import COMBINES
+from node.config import shape
 from node.decode.not_covered import Asked, describe
 from node.model.digests import RUNS, run_length
 from routing.dispatch.asking import make_request
@@ -294,6 +296,10 @@ def test_runs_that_might_be_split_are_ours_to_blame() -> None:
         dispatch(call, [Server("a")], {"a": range(16)}, WireSettings(combine=Combine.STABLE))
     rows, _ = dispatch(call, [Server("a"), Server("b"), Server("c")], THIRDS)  # rows need no runs
     assert rows.tobytes() == direct(call).tobytes()
+
+
+def test_config_and_command_know_the_same_modes() -> None:
+    assert get_args(shape.Combine) == COMBINES == tuple(combine.name.lower() for combine in Combine)
 
 
 def test_one_row_a_pair_is_asked_for_as_rows() -> None:
