@@ -24,6 +24,9 @@ LEAST_CHANCE, MOST_CHANCE = 0.02, 0.995
 PRIOR_WEIGHT = 4.0
 """Guesses that the mean of all layers counts for in each: layers that were not tried are taken to be like the others."""
 
+MOST_WORTH = -math.log(LEAST_CHANCE)
+"""Of a layer: no chance is seen to fall further."""
+
 SWEEPS = 200
 """Rounds of coordinate descent: 48 layers need some dozens."""
 
@@ -97,7 +100,8 @@ def fit(layers: Sequence[int], samples: Sequence[Sample], drafts: int) -> Worth:
     weights = guesses * chances / (1 - chances)
     mass = missing.sum(axis=1)
     mean = float((weights * mass * losses).sum() / max((weights * mass * mass).sum(), 1e-9))
-    found = np.full(len(layers), max(mean, 0.0))
+    mean = min(max(mean, 0.0), MOST_WORTH)
+    found = np.full(len(layers), mean)
     prior = PRIOR_WEIGHT * (weights / guesses).mean()
     base = 0.0
     for _ in range(SWEEPS):
@@ -108,6 +112,7 @@ def fit(layers: Sequence[int], samples: Sequence[Sample], drafts: int) -> Worth:
             column = missing[:, i]
             rest += column * found[i]
             above = float((weights * column * rest).sum()) + prior * mean
-            found[i] = max(0.0, above / (float((weights * column * column).sum()) + prior))
+            below = float((weights * column * column).sum()) + prior
+            found[i] = min(max(0.0, above / below), MOST_WORTH)
             rest -= column * found[i]
     return Worth(base, dict(zip(layers, found.tolist(), strict=True)), drafts)

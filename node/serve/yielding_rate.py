@@ -6,9 +6,11 @@ the same line then find it nearly empty, and where nobody else sends the transfe
 
 Rules
 1. The base is the shortest round trip of the last one to two BASE_SECONDS: a path may change.
-2. The rate doubles each round trip until a queue shows; from then on it moves by GAIN times how far the queue
-   is off its target. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
-3. It does not grow while what is sent is less than it allows.
+2. A step takes a round trip, STEP_SECONDS at least. By what its shortest round trip is above the base, so long
+   is the queue: a busy machine makes single ones longer.
+3. The rate doubles each step until a queue shows; from then on it moves by GAIN times how far the queue is
+   off its target. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
+4. It does not grow while what is sent is less than it allows.
 """
 
 from __future__ import annotations
@@ -20,16 +22,16 @@ beside a transfer that does not yield), and the transfer 89 % of the line instea
 
 GAIN = 0.05
 LEAN = 0.15
-"""The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 200 ms, in the simulation of
-tests/unit/test_yielding_rate.py."""
+"""The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 100 ms (test_yielding_rate.py)."""
 
 FIRST_RATE = 256 << 10
 MIN_RATE = 128 << 10
 """Bytes a second: a megabit is less than any line that calls experts, and a cell arrives some time."""
 
 BASE_SECONDS = 60.0
-STEP_SECONDS = 0.01
-"""Between two steps at least: round trips on one machine are shorter than what its clock can steer by."""
+STEP_SECONDS = 0.1
+"""With half of it, a machine with more work than cores (round trips 10 to 60 ms longer, several times a
+second) was taken for a full line."""
 
 CATCH_UP_SECONDS = 0.02
 """Time lost by waking up late is made good up to this; else every pause would be longer than meant."""
@@ -56,6 +58,7 @@ class YieldingRate:
         self._bases = [float("inf"), float("inf")]  # of this minute and of the one before
         self._base_since = now
         self._stepped_at = now
+        self._shortest = float("inf")  # since the last step
         self._sent = 0  # since the last step
         self._next = now
 
@@ -81,11 +84,12 @@ class YieldingRate:
             self._bases = [rtt, self._bases[0]]
             self._base_since = now
         self._bases[0] = min(self._bases[0], rtt)
+        self._shortest = min(self._shortest, rtt)
         base = min(self._bases)
         passed = now - self._stepped_at
         if passed < max(base, STEP_SECONDS):
             return
-        off = max(-MOST_OFF, (TARGET_SECONDS - (rtt - base)) / TARGET_SECONDS)
+        off = max(-MOST_OFF, (TARGET_SECONDS - (self._shortest - base)) / TARGET_SECONDS)
         is_used = self._sent >= self._rate * passed / 2
         if self._starting and off < 0.5:
             self._starting = False
@@ -94,4 +98,4 @@ class YieldingRate:
             self._rate *= 2 if self._starting else 1 + GAIN * off
         self._rate = min(max(self._rate, MIN_RATE), self._most)
         self._lean = min(1 + LEAN * off, self._most / self._rate)
-        self._stepped_at, self._sent = now, 0
+        self._stepped_at, self._sent, self._shortest = now, 0, float("inf")

@@ -12,9 +12,9 @@ Two real `panal run` servers with half of the experts each, and a backbone, whic
     shared         together, and prompts share passes, too: last bits differ from one by one
     shared, 2      the same in two lanes
 
-in turns, each twice: once to the first token of each (prefill), once to all (less prefill: decode). But for
-the shared ways all give the same tokens, which is checked. The model is as wide as Qwen3-30B-A3B with fewer
-layers, fewer and narrower experts: so the backbone's work of a layer, which is what lanes hide, has its size.
+in turns: first all prompts (prefill), then the other tokens (decode). But for the shared ways all give the
+same tokens, which is checked. The model is as wide as Qwen3-30B-A3B with fewer layers, fewer and narrower
+experts: so the backbone's work of a layer, which is what lanes hide, has its size.
 """
 
 from __future__ import annotations
@@ -157,9 +157,7 @@ def rounds_of(
     for number in range(args.rounds + 1):
         for turn in range(len(names)):
             name = names[(number + turn) % len(names)]
-            first = lab.measure(ways[name], args.sequences, args.prompt, 1)
             row = lab.measure(ways[name], args.sequences, args.prompt, args.tokens)
-            row["prefill_seconds"] = first["seconds"]
             if number:
                 found[name].append(row)
     same = [row["tokens"] for name, rows in found.items() for row in rows if ways[name].exact]
@@ -178,16 +176,14 @@ def _summary(rows: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, 
         return float(statistics.median(row[name] for row in rows))
 
     prefill = middle("prefill_seconds")
-    decoded = args.sequences * (args.tokens - 1)
-    alone = statistics.median(row["seconds"] - row["prefill_seconds"] for row in rows)
+    decode = middle("decode_seconds")
     return {
         "prefill_seconds": prefill,
-        "decode": decoded / alone,
-        "all": args.sequences * args.tokens / middle("seconds"),
+        "decode": args.sequences * (args.tokens - 1) / decode,
+        "all": args.sequences * args.tokens / (prefill + decode),
         "passes": middle("passes"),
         "trips": middle("trips"),
         "waited": middle("waited"),
-        "seconds": middle("seconds"),
     }
 
 

@@ -3,8 +3,8 @@
     lanes_client.py CONFIG
 
 Each line is a task as JSON: {"lanes", "places", "exact", "prompts", "prompt", "tokens"}; lanes with so many
-places each read so many prompts of so many tokens and choose so many tokens for each. The answer is a line of
-JSON.
+places each read so many prompts of so many tokens and choose so many tokens for each, as many at a time as
+there are places. The answer is a line of JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections import deque
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +54,9 @@ def run(live: LiveBackbone, task: Task) -> dict[str, Any]:
     rng = np.random.default_rng(SEED)
     vocabulary = live.backbone.model.n_vocab
     prompts = rng.integers(0, vocabulary, (task.prompts, task.prompt)).tolist()
-    waiting = deque(enumerate(prompts))
     found: dict[int, list[int]] = {}
     numbers: dict[Member, int] = {}
+    seconds = [0.0, 0.0]
     with ExitStack() as opened:
         lanes = opened.enter_context(
             closing(
@@ -73,10 +72,6 @@ def run(live: LiveBackbone, task: Task) -> dict[str, Any]:
                 )
             )
         )
-        batches = {
-            lane: Batch(lane.backbone, slots=task.places, on_pass=lane.ledger.count_pass)
-            for lane in lanes.lanes
-        }
 
         def sampler() -> Sampler:
             made = Sampler(live.backbone.model.library, SamplingSettings())
@@ -91,27 +86,41 @@ def run(live: LiveBackbone, task: Task) -> dict[str, Any]:
 
         lanes.run(warm)  # graphs are recognised once; that is not what is measured
         before = lanes.ledger().report()
-        begun = time.perf_counter()
+        together = task.lanes * task.places
+        for start in range(0, task.prompts, together):
+            batches = {
+                lane: Batch(lane.backbone, slots=task.places, on_pass=lane.ledger.count_pass)
+                for lane in lanes.lanes
+            }
+            for number in range(start, min(start + together, task.prompts)):
+                batch = batches[lanes.lanes[number % task.lanes]]
+                numbers[batch.add(prompts[number], sampler(), task.tokens)] = number
 
-        def step(lane: Lane) -> bool:
-            batch = batches[lane]
-            while waiting and batch.fits(task.prompt, task.tokens):
-                number, prompt = waiting.popleft()
-                numbers[batch.add(prompt, sampler(), task.tokens)] = number
-            if not batch.members:
-                return False
-            for member, token in batch.step():
-                found.setdefault(numbers[member], []).append(token)
-                if member.is_full:
-                    batch.remove(member)
-            return True
+            def take(batch: Batch) -> None:
+                for member, token in batch.step():
+                    found.setdefault(numbers[member], []).append(token)
+                    if member.is_full:
+                        batch.remove(member)
 
-        lanes.run(step)
-        seconds = time.perf_counter() - begun
+            def read(lane: Lane, batches: dict[Lane, Batch] = batches) -> bool:
+                if any(member.is_reading for member in batches[lane].members):
+                    take(batches[lane])
+                return any(member.is_reading for member in batches[lane].members)
+
+            def write(lane: Lane, batches: dict[Lane, Batch] = batches) -> bool:
+                if batches[lane].members:
+                    take(batches[lane])
+                return bool(batches[lane].members)
+
+            for number, phase in enumerate((read, write)):
+                begun = time.perf_counter()
+                lanes.run(phase)
+                seconds[number] += time.perf_counter() - begun
         report = lanes.ledger().report()
     return {
         "tokens": [found[number] for number in range(task.prompts)],
-        "seconds": seconds,
+        "prefill_seconds": seconds[0],
+        "decode_seconds": seconds[1],
         "passes": report.passes,
         "trips": report.trips - before.trips,
         "waited": report.waited - before.waited,

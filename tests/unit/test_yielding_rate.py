@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import random
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -19,14 +20,18 @@ class Line:
         per_second: bytes that it carries.
         base: round trip with an empty queue, in seconds.
         others: bytes a second that somebody else sends.
+        busy: how often a second the machine makes round trips 10 to 60 ms longer for a moment.
     """
 
     per_second: float
     base: float
     others: float = 0.0
+    busy: float = 0.0
     queued: float = 0.0
     rtt: float = 0.0  # smoothed, as QUIC has it, one round trip late
     sent: float = 0.0
+    bump: float = 0.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))
 
     def run(self, rate: YieldingRate, begin: float, end: float) -> list[float]:
         """Send as the rate says; the queue in seconds, each millisecond."""
@@ -36,7 +41,7 @@ class Line:
         queues = []
         while now < end:
             while ready <= now:
-                wait = rate.delay(PIECE, self.rtt, now)
+                wait = rate.delay(PIECE, self.rtt + self.bump, now)
                 ready = now + wait
                 if wait > 0:
                     ready += 0.0005  # timers wake late
@@ -48,14 +53,18 @@ class Line:
             late.append(self.queued / self.per_second)
             self.rtt += (self.base + late.pop(0) - self.rtt) / 8
             queues.append(self.queued / self.per_second)
+            self.bump *= 0.966  # half of it is left after 20 ms
+            if self.rng.random() < self.busy * 0.001:
+                self.bump += self.rng.uniform(0.01, 0.06)
             now += 0.001
         return queues
 
 
 @pytest.mark.parametrize("per_second", [1.25e6, 6.25e6, 12.5e6])
 @pytest.mark.parametrize("base", [0.005, 0.04, 0.1])
-def test_it_fills_a_line_and_keeps_its_queue_short(per_second: float, base: float) -> None:
-    line, rate = Line(per_second, base), YieldingRate(0.0, most=100e6)
+@pytest.mark.parametrize("busy", [0, 6])
+def test_it_fills_a_line_and_keeps_its_queue_short(per_second: float, base: float, busy: float) -> None:
+    line, rate = Line(per_second, base, busy=busy), YieldingRate(0.0, most=100e6)
     line.run(rate, 0.0, 10.0)
     line.sent = 0.0
     queues = sorted(line.run(rate, 10.0, 30.0))

@@ -1,9 +1,10 @@
-"""Two guessers as one: a model's guess, and where look-up agrees with its first, the look-up's continuation for free.
+"""Two guessers as one: a model's guesses, and look-up's continuation for free where both agree.
 
-1. The model guesses first. If look-up has the same first token, the copy is taken for the rest: two independent
-   witnesses, and it costs nothing. If not, the model goes on alone.
-2. Where the model has to leave out nearly all of the experts, it is not asked and look-up guesses alone; now and
-   then it is asked again, as what is at home may change.
+1. The model guesses first. If look-up has the same first token, its copy is taken for the rest: two
+   independent witnesses, and it costs nothing. If not, the model goes on alone.
+2. A copy that experience holds sure is taken without asking the model.
+3. Where the model has to leave out nearly all of the experts, it is not asked and look-up guesses alone; now
+   and then it is asked again, as what is at home may change.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from node.decode.drafting.draft import Draft, Drafter
 from node.engine.sampler import Sampler
 
 LITTLE_AT_HOME = 0.85
-"""Share of the router's weight that is missing, from which on the model is not asked: with the hottest quarter of
-the experts at home half is missing, and its guesses are still worth more than look-up's (round-trips.md)."""
+"""Share of the router's weight that is missing, from which on the model is not asked: with the hottest quarter
+of the experts at home half is missing, and its guesses are still worth more than look-up's (round-trips.md)."""
+
+SURE = 0.85
+"""Chance of a copy's first token from which on the model is not asked: it is seldom surer of its own."""
 
 ASK_AGAIN = 64
 """Passes after which a model that was not asked is asked again: one lost guess among them."""
@@ -42,8 +46,8 @@ class AgreedDrafter:
 
     def drafts(self, tokens: Sequence[int], sampler: Sampler, limit: int) -> Generator[Draft, None, None]:
         with closing(self._look_up.drafts(tokens, sampler, limit)) as copied:
-            if self._ask():
-                copy = next(copied, None)
+            copy = next(copied, None)
+            if (copy is None or copy.probability < SURE) and self._ask():
                 with closing(self._model.drafts(tokens, sampler, limit)) as guessed:
                     first = next(guessed, None)
                     if first is not None:
@@ -52,8 +56,9 @@ class AgreedDrafter:
                         if copy is None or copy.token != first.token:
                             yield from guessed
                             return
-                    elif copy is not None:
-                        yield copy
+                        copy = None
+            if copy is not None:
+                yield copy
             yield from copied
 
     def close(self) -> None:
@@ -70,5 +75,6 @@ class AgreedDrafter:
         return True
 
     def _saw(self, missing: float) -> None:
-        old = missing if self._missing is None else self._missing
-        self._missing = old + (1 - MISSING_MEMORY) * (missing - old)
+        if self._missing is None or self._missing >= LITTLE_AT_HOME:
+            self._missing = missing
+        self._missing += (1 - MISSING_MEMORY) * (missing - self._missing)

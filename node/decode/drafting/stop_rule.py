@@ -1,43 +1,44 @@
 """Whether to guess before a pass, whether to guess on, and how many guesses to verify. Pure.
 
-A pass with k guesses takes the guessing and a pass of 1 + k rows, and yields 1 + p1 + p1 p2 + ... tokens, p being the
-chance of each guess (acceptance.py), seconds and trips from pass_costs.py.
+A pass with k guesses takes the guessing and a pass of 1 + k rows, and yields 1 + p1 + p1 p2 + ... tokens,
+p being the chance of each guess (acceptance.py), seconds and trips from pass_costs.py.
 
-1. A token is worth what one costs at present: the smaller of what plain passes and passes with guesses take for
-   it. Everything is decided by that price, which makes tokens a second as many as they can be (a ratio is
+1. A token is worth what one costs at present: the smaller of what plain passes and passes with guesses take
+   for it. Everything is decided by that price, which makes tokens a second as many as they can be (a ratio is
    maximised by pricing its denominator).
-2. One more guess is made if it and those likely to follow it, at their usual chances, bring more than they cost:
-   their making, their rows in the pass, and the layers that these rows newly touch.
-3. As many guesses are verified as bring most. What a guess took is spent by then.
-4. Neither way is believed for good. What passes took is compared with what was expected of their kind, and
-   the expectation corrected; and the other way is tried now and then, paid from a budget that is a
-   share of all time. So a model of costs that is wrong costs little.
-5. Time spent waiting enters the comparison as trips at their present length: a network that changes changes the
-   price, not the judgement of guessing.
+2. One more guess is made if it and those likely to follow it bring more than they cost: their making, their
+   rows in the pass, and the layers that these rows newly touch. Guesses not yet made are taken to be halfway
+   between the usual ones and those just made.
+3. As many guesses are verified as bring most. What they took is spent by then.
+4. Neither way is believed for good. What passes took is compared with what was expected of their kind, and the
+   expectation corrected; and the other way is tried now and then, paid from a budget that is a share of all
+   time. So a model of costs that is wrong costs little.
+5. Waiting enters that comparison as trips at their present length: a network that changes changes the price,
+   not the judgement of guessing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from node.decode.drafting.acceptance import Acceptance
 from node.decode.drafting.draft import Draft
 from node.decode.drafting.pass_costs import PassCosts
 from node.decode.drafting.rule import PassOutcome
-from node.decode.exactness import LEAST_ROWS
-
-USUAL_CHANCE = 0.6
-"""Chance of a guess before any was seen: look-up tables reach that."""
 
 FIRST_CHANCE = 0.5
 FIRST_GUESSES = 4
 """How far a first pass guesses, which knows no cost yet: while all of them are more likely right than not."""
 
+USUAL_CHANCE = 0.6
+"""Chance of a guess before any was seen: look-up tables reach that."""
+
 CHANCE_MEMORY = 0.95
-"""What each pass leaves of what the guesses before it had for chances."""
+"""What each pass leaves of what guesses before it had for chances: twenty passes count."""
 
 WAY_MEMORY = 0.95
-"""What each pass leaves of the comparison of passes of its kind with what was expected: twenty passes count."""
+"""The same of the comparison of what passes of a kind took with what was expected."""
 
 WAY_PRIOR = 4.0
 """Passes of which it is taken that they went as expected, at the beginning."""
@@ -45,14 +46,14 @@ WAY_PRIOR = 4.0
 MOST_CORRECTION = 2.0
 """Factor by which an expectation is corrected at most."""
 
-PROBE_SHARE = 0.02
+TRY_SHARE = 0.02
 """Share of time that may be lost by trying the other way."""
 
-PROBE_PASSES = 6
-"""Passes at least between two such tries: to know is worth something, but not a try each time."""
+TRY_PASSES = 6
+"""Passes at least between two tries: knowing is worth something even where both ways seem to cost the same."""
 
-PROBE_SAVED = 50.0
-"""Passes whose share may be saved up: rare expensive tries stay possible."""
+TRY_SAVED = 50.0
+"""Passes whose share may be saved up, so that a dear try remains possible."""
 
 
 class _Way:
@@ -60,8 +61,8 @@ class _Way:
 
     def __init__(self) -> None:
         self._spent = self._expected = 0.0
-        self.since = 0  # passes since the last of this kind
         self.tried = False
+        self.since = 0  # passes of the other kind since the last of this one
 
     def add(self, seconds: float, expected: float) -> None:
         if not self.tried:
@@ -83,125 +84,119 @@ class StopRule:
     Args:
         most_rows: rows of a pass at most.
         acceptance, costs: what is known already; the sessions of a backbone may share them.
-        least_rows: rows that a pass computes at least, where no `costs` are given.
     """
 
-    def __init__(
-        self,
-        most_rows: int,
-        acceptance: Acceptance,
-        costs: PassCosts | None = None,
-        *,
-        least_rows: int = LEAST_ROWS,
-    ) -> None:
+    def __init__(self, most_rows: int, acceptance: Acceptance, costs: PassCosts) -> None:
         self._most = most_rows - 1
         self._acceptance = acceptance
-        self._costs = costs or PassCosts(least_rows)
-        self._chances: list[float] = []  # usual ones, by depth
-        self._sources: list[str] = []  # who guessed last, by depth
-        self._seen = 0  # guesses of this pass whose seconds are counted
+        self._costs = costs
+        self._usual: list[tuple[float, str]] = []  # chance and source of guesses, by depth
         self._plain, self._guessed = _Way(), _Way()
         self._budget = 0.0
-        self._guessing = self._probing = False
-        self._price = 0.0
+        self._price = 0.0  # seconds that a token is worth
+        # Of the pass under way:
+        self._guessing = self._trying = False
+        self._chances: list[float] = []  # of the guesses made so far
 
     # --- before the pass ---
 
     def begin(self) -> bool:
-        self._guessing = self._probing = False
-        self._seen = 0
+        self._guessing = self._trying = False
+        self._chances.clear()
         if self._most < 1:
             return False
-        if not self._costs.known:
-            self._guessing = self._probing = True
-            return True
+        if not (self._costs.known and self._guessed.tried):
+            self._guessing = self._trying = True
         plain, guessed = self._plain_price(), self._guessed_price()
         self._price = min(plain, guessed)
-        self._guessing = guessed < plain
-        if not self._guessed.tried:
-            self._guessing = self._probing = True
-        elif self._due(plain, guessed):
-            self._guessing = self._probing = not self._guessing
+        if not self._guessing:
+            self._guessing = guessed < plain
+            if self._is_due(plain, guessed):
+                self._guessing = self._trying = not self._guessing
         return self._guessing
-
-    def _due(self, plain: float, guessed: float) -> bool:
-        """Whether to try the other way; if so, it is paid."""
-        if self._guessing:
-            way, loss = self._plain, plain - guessed
-            if plain / way.correction > MOST_CORRECTION * guessed:
-                return False  # whatever it showed, guesses would go on
-            if not way.tried:
-                return True
-        else:
-            way, took = self._guessed, self._costs.around_seconds() + self._costs.draft_seconds("")
-            loss = took + self._costs.pass_seconds(2) - (1 + self._usual(0)) * plain
-        loss = max(0.0, loss)
-        if way.since < PROBE_PASSES or loss > self._budget:
-            return False
-        self._budget -= loss
-        return True
 
     def wants(self, drafts: Sequence[Draft]) -> bool:
         self._see(drafts)
-        made = len(drafts)
+        made, chance = len(drafts), math.prod(self._chances)
         if made >= self._most:
             return False
-        chance = self._of_all(drafts)
         if not self._costs.known:
             return made < FIRST_GUESSES and chance > FIRST_CHANCE
+        like_these = chance ** (1 / made) if made else self._usual_at(0)[0]
         before = drafts[-1].source if drafts else ""
-        making, gain = 0.0, 0.0
-        here = self._costs.pass_seconds(1 + made)
-        like_these = chance ** (1 / made) if made else self._usual(0)
+        without = self._costs.pass_seconds(1 + made)
+        gain = making = 0.0
         for depth in range(made, self._most):
-            chance *= (self._usual(depth) + like_these) / 2
-            making += self._costs.draft_seconds(before)
+            chance *= (self._usual_at(depth)[0] + like_these) / 2
             gain += chance * self._price
-            if gain > making + self._costs.pass_seconds(2 + depth) - here:
+            making += self._costs.draft_seconds(before)
+            if gain > making + self._costs.pass_seconds(2 + depth) - without:
                 return True
         return False
 
     def keep(self, drafts: Sequence[Draft]) -> int:
+        self._see(drafts)
         if not self._costs.known:
-            return len(drafts)
-        best, kept, gain, chance = 0.0, 0, 0.0, 1.0
-        alone = self._costs.pass_seconds(1)
-        for depth, draft in enumerate(drafts[: self._most]):
-            chance *= self._acceptance.estimate(draft, depth)
+            return min(len(drafts), self._most)
+        without = self._costs.pass_seconds(1)
+        best = gain = 0.0
+        kept, chance = 0, 1.0
+        for depth in range(min(len(drafts), self._most)):
+            chance *= self._chances[depth]
             gain += chance * self._price
-            net = gain - (self._costs.pass_seconds(2 + depth) - alone)
+            net = gain - (self._costs.pass_seconds(2 + depth) - without)
             if net >= best:
                 best, kept = net, depth + 1
         # A try that verifies nothing would teach nothing.
-        return max(kept, 1) if self._probing and drafts else kept
+        return max(kept, 1) if self._trying and drafts else kept
+
+    def _is_due(self, plain: float, guessed: float) -> bool:
+        """Whether to try the way that seems worse; if so, it is paid."""
+        if self._guessing:
+            way, loss = self._plain, plain - guessed
+            if plain / way.correction > MOST_CORRECTION * guessed:
+                return False  # whatever it showed, guessing would go on
+            if not way.tried:
+                return True
+        else:
+            way, costs = self._guessed, self._costs
+            took = costs.around_seconds() + costs.draft_seconds("") + costs.pass_seconds(2)
+            loss = took - (1 + self._usual_at(0)[0]) * plain
+        loss = max(0.0, loss)
+        if way.since < TRY_PASSES or loss > self._budget:
+            return False
+        self._budget -= loss
+        return True
 
     # --- after it ---
 
     def learn(self, outcome: PassOutcome) -> None:
         self._see(outcome.made)
-        stale = 1 - CHANCE_MEMORY ** (self._guessed.since + 1)
-        for depth, draft in enumerate(outcome.made):
-            chance = self._acceptance.estimate(draft, depth)
-            if depth >= len(self._chances):
-                self._chances.append(chance)
-                self._sources.append(draft.source)
-            self._sources[depth] = draft.source
-            self._chances[depth] += stale * (chance - self._chances[depth])
+        # After passes without guesses, those seen before them say less.
+        fresh = 1 - CHANCE_MEMORY ** (self._guessed.since + 1)
+        for depth, (draft, chance) in enumerate(zip(outcome.made, self._chances, strict=True)):
+            usual = self._usual[depth][0] if depth < len(self._usual) else chance
+            self._usual[depth : depth + 1] = [(usual + fresh * (chance - usual), draft.source)]
         for depth, draft in enumerate(outcome.made[: min(outcome.kept, outcome.accepted + 1)]):
             self._acceptance.learn(draft, depth, depth < outcome.accepted)
         self._costs.learn(outcome)
-        way, other = (self._guessed, self._plain) if self._guessing else (self._plain, self._guessed)
-        tokens = outcome.accepted + 1
+
         waited = outcome.trips * self._costs.trip_seconds(outcome.rows)
         seconds = outcome.draft_seconds + max(0.0, outcome.pass_seconds - outcome.waited) + waited
-        expected = self._best_guessing() if self._guessing else self._costs.pass_seconds(1)
-        way.add(seconds, tokens * expected)
+        alone = self._costs.pass_seconds(1)
+        way, other = (self._guessed, self._plain) if self._guessing else (self._plain, self._guessed)
+        way.add(seconds, (outcome.accepted + 1) * (self._best_guessing() if self._guessing else alone))
         way.since, other.since = 0, other.since + 1
-        self._budget = min(
-            self._budget + PROBE_SHARE * seconds, PROBE_SHARE * PROBE_SAVED * self._costs.pass_seconds(1)
-        )
+        self._budget = min(self._budget + TRY_SHARE * seconds, TRY_SHARE * TRY_SAVED * alone)
 
-    # --- prices: seconds a token ---
+    def _see(self, drafts: Sequence[Draft]) -> None:
+        """Note chance and seconds of those guesses of this pass that are new."""
+        for depth in range(len(self._chances), len(drafts)):
+            draft = drafts[depth]
+            self._chances.append(self._acceptance.estimate(draft, depth))
+            self._costs.learn_draft(drafts[depth - 1].source if depth else "", draft.seconds)
+
+    # --- seconds a token ---
 
     def _plain_price(self) -> float:
         return self._costs.pass_seconds(1) * self._plain.correction
@@ -210,34 +205,20 @@ class StopRule:
         return self._best_guessing() * self._guessed.correction
 
     def _best_guessing(self) -> float:
-        """Of the best number of guesses at their usual chances."""
-        costs = self._costs
-        making, tokens, chance = costs.around_seconds(), 1.0, 1.0
-        best = float("inf")
+        """With the best number of usual guesses."""
+        costs, before = self._costs, ""
+        making, tokens, chance, best = costs.around_seconds(), 1.0, 1.0, math.inf
         for depth in range(self._most):
-            making += costs.draft_seconds(self._usual_source(depth - 1))
-            chance *= self._usual(depth)
+            usual, source = self._usual_at(depth)
+            chance *= usual
             tokens += chance
+            making += costs.draft_seconds(before)
+            before = source
             best = min(best, (making + costs.pass_seconds(2 + depth)) / tokens)
         return best
 
-    def _usual(self, depth: int) -> float:
-        """Usual chance of a guess with so many before it."""
-        if not self._chances:
-            return USUAL_CHANCE
-        return self._chances[min(depth, len(self._chances) - 1)]
-
-    def _usual_source(self, depth: int) -> str:
-        """Who makes it; "" before the first."""
-        return self._sources[min(depth, len(self._sources) - 1)] if self._sources and depth >= 0 else ""
-
-    def _see(self, drafts: Sequence[Draft]) -> None:
-        for depth in range(self._seen, len(drafts)):
-            self._costs.learn_draft(drafts[depth - 1].source if depth else "", drafts[depth].seconds)
-        self._seen = len(drafts)
-
-    def _of_all(self, drafts: Sequence[Draft]) -> float:
-        chance = 1.0
-        for depth, draft in enumerate(drafts):
-            chance *= self._acceptance.estimate(draft, depth)
-        return chance
+    def _usual_at(self, depth: int) -> tuple[float, str]:
+        """Usual chance of a guess with so many before it, and who makes it."""
+        if not self._usual:
+            return USUAL_CHANCE, ""
+        return self._usual[min(depth, len(self._usual) - 1)]
