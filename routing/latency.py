@@ -26,8 +26,8 @@ fifth of so many come together once in a thousand times."""
 
 UPPER = 0.8
 SPREADS = 4.0
-"""Of answers with normal jitter 6 in 1,000 are later than four times from the median to the upper fifth of the
-WINDOW before them, with exponential jitter 25."""
+"""Of answers with normal jitter 6 in 1,000 are later than four times from the median to the upper fifth of
+the WINDOW before them, with exponential jitter 25."""
 
 PAUSE = 0.015
 """Seconds over the median before an answer can be late: a healthy device's pauses (its core given to somebody

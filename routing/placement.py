@@ -81,7 +81,8 @@ def place(layers: Mapping[int, LayerNeed], rooms: Sequence[int]) -> list[dict[in
 def _place_layer(layer: int, need: LayerNeed, devices: Sequence[_Device]) -> None:
     fitting = [device for device in devices if device.room >= need.n_bytes]
     if fitting:
-        # Room left, in shares of what there was, would fill small ones first: who has least to do comes first.
+        # Room left, in shares of what there was, would fill small ones first: who has least to do comes
+        # first.
         best = min(fitting, key=lambda device: (device.load, -device.room))
         best.take(layer, need.whole, need, sum(need.heat))
         return

@@ -1,4 +1,5 @@
-"""Expert servers in memory that compute real experts and speak the real wire format: for tests of the star."""
+"""Expert servers in memory that compute real experts and speak the real wire format: for tests of the
+star."""
 
 from __future__ import annotations
 

@@ -114,7 +114,9 @@ class TripsBench:
         if model.has_vocab:
             return Tokenizer(model).encode(self.text)
         rng = np.random.default_rng(SEED)
-        return [int(token) for token in rng.integers(0, model.n_vocab, self.prompt_tokens * (self.prompts + 1))]
+        return [
+            int(token) for token in rng.integers(0, model.n_vocab, self.prompt_tokens * (self.prompts + 1))
+        ]
 
     def _homes(
         self,
@@ -140,7 +142,7 @@ class TripsBench:
 
     @staticmethod
     def _home_set(home: OpenHome, text: str) -> HomeSet:
-        """"0", a budget, or "hot:" and a budget: the hottest cells of every layer instead of whole layers."""
+        """Of "0", a budget, or "hot:" and a budget: the hottest cells of every layer, not whole layers."""
         if text == "0":
             return HomeSet()
         budget = MemoryBudget.parse(text.removeprefix("hot:")).of(total_bytes(home.shapes))

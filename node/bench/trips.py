@@ -1,8 +1,9 @@
-"""How many trips a token takes, by what is at home and who guesses: all cases side by side over the same prompts.
+"""How many trips a token takes, by what is at home and who guesses: all cases side by side over the same
+prompts.
 
-Each prompt is continued by every case before the next prompt's turn, so that whatever else the machine and the
-network do meets all of them. Cases differ in their home set and their guesser, nothing else; the first one is what
-the others are compared with, token by token.
+Each prompt is continued by every case before the next prompt's turn, so that whatever else the machine and
+the network do meets all of them. Cases differ in their home set and their guesser, nothing else; the first
+one is what the others are compared with, token by token.
 """
 
 from __future__ import annotations

@@ -30,10 +30,10 @@ def add_arguments(subparsers: Subparsers) -> None:
         run_trips,
         "how many trips a token takes, by what is at home and who guesses",
         epilog=(
-            "Prompts are cut from a text at even distances and continued in every way, side by side. The first\n"
-            "row decodes plainly with nothing at home; `differ` counts the tokens of the others that are not\n"
-            "its tokens. With FILE it starts local servers; with -c it uses the config's peers. Cells at home\n"
-            "are those that `panal home plan` chose, and must be in the model's file here."
+            "Prompts are cut from a text at even distances and continued in every way, side by side. The\n"
+            "first row decodes plainly with nothing at home; `differ` counts the tokens of the others that\n"
+            "are not its tokens. With FILE it starts local servers; with -c it uses the config's peers. Cells\n"
+            "at home are those that `panal home plan` chose, and must be in the model's file here."
         ),
     )
     add_which(trips, DEFAULT_SERVERS)

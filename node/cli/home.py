@@ -37,9 +37,9 @@ def add_arguments(subparsers: Subparsers) -> None:
         plan_home,
         "measure which experts are worth having here, and write the plan into the store",
         epilog=(
-            "Runs the model from its file, without any peer, over places of a text, and tries home sets: what\n"
-            "passes would wait for, and how many tokens they would yield with guesses by what is at home. Give\n"
-            "it text of the kind you will ask for. A config's home_memory then uses the plan."
+            "Runs the model from its file, without any peer, over places of a text, and tries home sets:\n"
+            "what passes would wait for, and how many tokens they would yield with guesses by what is at\n"
+            "home. Give it text of the kind you will ask for. A config's home_memory then uses the plan."
         ),
     )
     plan.add_argument("model", metavar="MODEL", help="a GGUF file, or a model id whose file is still here")
@@ -48,7 +48,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         type=_memory,
         default=DEFAULT_MEMORY,
         metavar="SIZE",
-        help=f'for experts at home, like "4GiB" or "50%%" of all (default: {DEFAULT_MEMORY.replace("%", "%%")})',
+        help=f'for experts at home: "4GiB", "50%%" of all (default: {DEFAULT_MEMORY.replace("%", "%%")})',
     )
     plan.add_argument(
         "--text", type=Path, metavar="FILE", help="text to measure on (default: prose and code of our own)"

@@ -413,8 +413,8 @@ class _Check:
     def backbone(self, table: BackboneTable) -> BackboneConfig:
         if table.home_memory is not None and table.home:
             raise ConfigError(
-                f"{self._file}: backbone.home_memory lets the plan choose cells, [[backbone.home]] names them: "
-                "keep one of the two"
+                f"{self._file}: backbone.home_memory lets the plan choose cells, [[backbone.home]] names "
+                "them: keep one of the two"
             )
         if table.draft == "model" and table.draft_model is None:
             raise ConfigError(
@@ -430,9 +430,7 @@ class _Check:
             deadline=table.deadline,
             draft=table.draft,
             draft_model=(
-                None
-                if table.draft_model is None
-                else self.model("backbone.draft_model", table.draft_model)
+                None if table.draft_model is None else self.model("backbone.draft_model", table.draft_model)
             ),
             exact=table.exact,
             home_memory=(

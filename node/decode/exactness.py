@@ -1,11 +1,11 @@
 """When a pass over several guessed tokens gives the bytes that passes of one token each would give.
 
 Measured on CPU with one build of llama.cpp (design/round-trips.md; tests/integration/test_exactness.py):
-another kernel multiplies a single row than several, and for some types another one from eight rows on. Within these
-bounds a row's bytes do not depend on how many rows are beside it:
+another kernel multiplies a single row than several, and for some types another one from eight rows on. Within
+these bounds a row's bytes do not depend on how many rows are beside it:
 
-1. No pass of one row: a second one, of which nobody reads anything, keeps it company. Its experts are answered
-   with zeros and cost no trip.
+1. No pass of one row: a second one, of which nobody reads anything, keeps it company. Its experts are
+   answered with zeros and cost no trip.
 2. At most FEW_ROWS rows where a tensor has one of the types that need it.
 """
 

@@ -54,8 +54,8 @@ class TripsReport(msgspec.Struct, frozen=True):
         trips: waits for remote experts: a call asks all its servers at once and waits once.
         trips_per_token: trips over tokens; trips_per_pass: trips over passes.
         decoded: tokens chosen after the prompt's own; decode_passes, decode_trips: what they took.
-        trips_per_layer_token: decode_trips over calls_per_pass x decoded: 1 is a trip for every layer of every
-            token, the figure that matters most.
+        trips_per_layer_token: decode_trips over calls_per_pass x decoded: 1 is a trip for every layer of
+            every token, the figure that matters most.
         drafted, accepted: guesses that were verified, and those that were right.
         drafting: seconds spent on guessing.
         bytes_out, bytes_back: on the wire, frames included.

@@ -1,8 +1,9 @@
 """A session: one sequence of the backbone, from prompt to generated tokens, by guesses where they pay.
 
 A pass may hold guesses after the last known token. Each row is drawn from in turn, as one pass a token would
-do, and the first draw that is not the guess ends the pass: its token is kept, the rest leaves the cache. So the tokens
-are those of plain decoding, drawn or greedy, whoever guessed (node.decode.exactness says what that takes).
+do, and the first draw that is not the guess ends the pass: its token is kept, the rest leaves the cache. So
+the tokens are those of plain decoding, drawn or greedy, whoever guessed (node.decode.exactness says what that
+takes).
 """
 
 from __future__ import annotations

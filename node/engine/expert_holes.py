@@ -33,7 +33,8 @@ class ExpertInputs:
         x: [n_tokens, n_in], or [n_tokens * n_used, n_in] if the recipe weighs before the experts.
         ids: [n_tokens, n_used], the chosen experts.
         weights: [n_tokens, n_used], or None if the recipe does not weigh after the experts.
-        at_home_only: a guess is made (node.decode.drafting): what is not at home is left out, nobody is asked.
+        at_home_only: a guess is made (node.decode.drafting): what is not at home is left out, nobody is
+            asked.
     """
 
     call: ExpertCall

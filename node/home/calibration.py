@@ -1,10 +1,11 @@
-"""Trying home sets on text, on this machine: how far guesses by some of the cells are right, what passes would wait for.
+"""Trying home sets on text, on this machine: how far guesses by some of the cells are right, what passes
+would wait for.
 
-Every expert is computed here, from the model's file, so no swarm is needed. Several texts are decoded side by side,
-greedily, as prompts cut from the text go on (`Calibrator.read`). Then a home set is tried (`measure`): from a place
-in each text the tokens that are known to follow are run by the cells of the set alone, which shows how many guesses
-would have been right; from there on, again. That is self-drafting (node.decode.drafting.self_draft), but all guesses of
-a pass and all texts go in one pass.
+Every expert is computed here, from the model's file, so no swarm is needed. Several texts are decoded side by
+side, greedily, as prompts cut from the text go on (`Calibrator.read`). Then a home set is tried (`measure`):
+from a place in each text the tokens that are known to follow are run by the cells of the set alone, which
+shows how many guesses would have been right; from there on, again. That is self-drafting
+(node.decode.drafting.self_draft), but all guesses of a pass and all texts go in one pass.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from node.serve.cells import HeldCall
 from routing.wire.codecs import Float32Array
 
 MOST_TEXTS = 24
-"""Texts side by side: with a second sequence each for guesses 48, under the 64 that llama.cpp was seen to take."""
+"""Texts side by side: with a second sequence each for guesses 48, under the 64 that llama.cpp was seen to
+take."""
 
 MOST_DRAFTS = 8
 """Guesses of a pass that are tried. Nine rows are what was measured; more are rarely right."""
@@ -47,7 +49,9 @@ UBATCH = 512
 class _Experts:
     """An `ExpertPort` with all cells of the model, some of them at home."""
 
-    def __init__(self, kernels: Kernels, manifest: Manifest, held: Mapping[tuple[int, str], HeldExperts]) -> None:
+    def __init__(
+        self, kernels: Kernels, manifest: Manifest, held: Mapping[tuple[int, str], HeldExperts]
+    ) -> None:
         self._kernels = kernels
         self._manifest = manifest
         self._held = held

@@ -76,9 +76,7 @@ def predict(plan: HomePlan, shapes: Shapes, estimator: Estimator, *, counted: bo
 def choose(prediction: Prediction, budget: int, free: HomeSet) -> HomeSet:
     """The cells that save most within a budget, `free` among them."""
     shapes = prediction.estimator.shapes
-    tried = [
-        home | free for home in prediction.known if ((home | free) - free).n_bytes(shapes) <= budget
-    ]
+    tried = [home | free for home in prediction.known if ((home | free) - free).n_bytes(shapes) <= budget]
     filled = [
         with_hot_cells(prediction.estimator, home, budget - (home - free).n_bytes(shapes), one_by_one=False)
         for home in tried
@@ -88,7 +86,8 @@ def choose(prediction: Prediction, budget: int, free: HomeSet) -> HomeSet:
 
 
 def choose_unmeasured(shapes: Shapes, heat: Heat, budget: int, free: HomeSet) -> HomeSet:
-    """Whole layers from outside in, then cells of the next ones, the hottest first if any heat was counted."""
+    """Whole layers from outside in, then cells of the next ones, the hottest first if any heat was
+    counted."""
     home, left = free, budget
     order = outside_in(list(shapes))
     for layer in order:

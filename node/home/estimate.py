@@ -72,4 +72,3 @@ class Estimator:
         known = self.trip_share(layer, home)
         # As if choices were independent, which makes it a little too dear.
         return known if known is not None else 1 - (1 - missing) ** (self.n_used * rows)
-

@@ -1,9 +1,10 @@
 """How often each expert is chosen: noted by the decoding thread, added up when there is time, faded. Pure.
 
-1. The decoding thread only appends (`HeatLog.note`): a tenth of a microsecond a layer. `Heat.add` does the rest.
+1. The decoding thread only appends (`HeatLog.note`): a tenth of a microsecond a layer. `Heat.add` does the
+   rest.
 2. Old choices fade: after HALF_LIFE tokens they count half. Texts change, and so does what is hot.
-3. Of the last calls `Heat` also keeps which experts each one chose in all its rows: one missing expert is a whole
-   trip, so what a home set would have cost is counted there and not worked out from shares.
+3. Of the last calls `Heat` also keeps which experts each one chose in all its rows: one missing expert is a
+   whole trip, so what a home set would have cost is counted there and not worked out from shares.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ HALF_LIFE = 20_000
 """Tokens after which a choice counts half: some dozens of answers."""
 
 LOG_LENGTH = 16_384
-"""Calls that wait to be added up at most: 300 tokens of 48 layers, and 4 MB. Nobody needs more than a sample."""
+"""Calls that wait to be added up at most: 300 tokens of 48 layers, and 4 MB. Nobody needs more than a
+sample."""
 
 RECENT_CALLS = 256
-"""Calls of each layer of which it is kept what they chose: enough to tell a tenth of all trips more or less."""
+"""Calls of each layer of which it is kept what they chose: enough to tell a tenth of all trips more or
+less."""
 
 LEAST_RECENT = 64
 """Of them before they are believed."""

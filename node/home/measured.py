@@ -1,8 +1,8 @@
 """What a home set cost when it was tried on text, and the arithmetic of trying it. Pure.
 
-A try is greedy decoding, replayed: `chosen` says which experts each token of the text needed, `right` how many guesses
-in a row would have been right from a place on. Trips are counted as in a swarm: a pass waits once for each call
-that has an expert, of any of its rows, elsewhere.
+A try is greedy decoding, replayed: `chosen` says which experts each token of the text needed, `right` how
+many guesses in a row would have been right from a place on. Trips are counted as in a swarm: a pass waits
+once for each call that has an expert, of any of its rows, elsewhere.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Chosen:
         return max(int(ids.shape[-1]) for ids in self.layers.values())
 
     def elsewhere(self, home: HomeSet, shapes: Shapes) -> dict[int, npt.NDArray[np.bool_]]:
-        """By layer that is not whole: [n_texts, n_tokens], does a token need an expert that is not at home."""
+        """By layer that is not whole: [n_texts, n_tokens], does a token need an expert that is not at
+        home."""
         found: dict[int, npt.NDArray[np.bool_]] = {}
         for layer, ids in self.layers.items():
             mask = home.mask(shapes[layer])

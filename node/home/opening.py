@@ -15,7 +15,6 @@ from node.home.call_bits import cells_of, numbers
 from node.home.choosing import choose, choose_unmeasured, heat_now, predict
 from node.home.estimate import Estimator
 from node.home.fetched import FetchedCells
-from node.home.heat import Heat
 from node.home.home_set import HomeSet, Shapes, shapes_of, total_bytes
 from node.home.plan_file import HomePlan, read_heat, read_plan
 from node.importing import Progress
@@ -85,9 +84,7 @@ class HomeChoice:
             "layers": self.wanted.whole_layers(self.shapes),
             "experts": self.wanted.as_ranges(),
             "lacking_bytes": self.lacking.n_bytes(self.shapes),
-            "predicted_trips_per_layer_token": (
-                None if self.predicted is None else round(self.predicted, 4)
-            ),
+            "predicted_trips_per_layer_token": (None if self.predicted is None else round(self.predicted, 4)),
         }
 
 
@@ -125,12 +122,11 @@ class OpenHome:
         self._runs: dict[tuple[int, str], HeldExperts] = {}
         self._maps = maps
         self.plan: HomePlan | None = None
-        self.heat = Heat(self.shapes)
+        self.heat = read_heat(stored, self.shapes)
         self.choice = HomeChoice(self.shapes, self.served, HomeSet(), None, "serve")
         self.cells = served
         if wanted.home or wanted.home_memory is not None:
             self.plan = read_plan(stored) if wanted.home_memory is not None else None
-            self.heat = read_heat(stored, self.shapes)
             self.choice = self.choose()
             self.cells = self.cells_for(self.choice.wanted)
 
@@ -195,7 +191,8 @@ class OpenHome:
         return HomeSet.of_bits(gone)
 
     def cells_for(self, home: HomeSet) -> Cells:
-        """What is served and what of `home` is in files here. Files stay mapped, so a call may go on with old ones."""
+        """What is served and what of `home` is in files here. Files stay mapped, so a call may go on with old
+        ones."""
         cells = self._served.copy()
         manifest = self.stored.manifest
         bits = cells_of(manifest, (home - self.served).experts())

@@ -1,10 +1,10 @@
 """Which cells to have at home within a budget, so that trips are few. Pure: whoever can measures.
 
-1. A pass saves a trip only where a whole layer is at home: one missing expert costs the full trip. So whole layers
-   come first; the hottest cells of other layers take what is left, either of all of them (guesses get better) or
-   of one after another (the next layer gets nearly whole).
-2. Which layers: one after the other by what each saves for its bytes, and then all exchanges of one for another;
-   of few layers, every choice (`candidates`).
+1. A pass saves a trip only where a whole layer is at home: one missing expert costs the full trip. So whole
+   layers come first; the hottest cells of other layers take what is left, either of all of them (guesses get
+   better) or of one after another (the next layer gets nearly whole).
+2. Which layers: one after the other by what each saves for its bytes, and then all exchanges of one for
+   another; of few layers, every choice (`candidates`).
 3. The estimate says which to try, measuring decides, and what was measured mends the estimate (`search`).
 """
 
@@ -31,8 +31,8 @@ TRIED = 12
 NOTHING = HomeSet()
 
 SLACK = 0.25
-"""A candidate is measured if its estimate is at most so much above the best that was measured; estimates were seen
-to be off by 15 %, rarely by more."""
+"""A candidate is measured if its estimate is at most so much above the best that was measured; estimates were
+seen to be off by 15 %, rarely by more."""
 
 
 def candidates(estimator: Estimator, budget: int, free: HomeSet = NOTHING) -> list[HomeSet]:
@@ -100,7 +100,9 @@ def _choices(estimator: Estimator, budget: int, free: HomeSet) -> Iterator[froze
     shapes = estimator.shapes
     costs = {layer: (HomeSet.whole([layer], shapes) - free).n_bytes(shapes) for layer in shapes}
     given = frozenset(layer for layer, cost in costs.items() if cost == 0)
-    order = list(_greedy(estimator, budget, free, {layer: costs[layer] for layer in shapes if layer not in given}))
+    order = list(
+        _greedy(estimator, budget, free, {layer: costs[layer] for layer in shapes if layer not in given})
+    )
     yield given
     n = len(order)
     others = [layer for layer in shapes if layer not in given]
@@ -127,7 +129,9 @@ def _greedy(estimator: Estimator, budget: int, free: HomeSet, costs: Mapping[int
         for layer, cost in costs.items():
             if layer in taken or cost > left:
                 continue
-            saved = math.log((before + 1e-9) / (estimator.trips(_with_layers(estimator, home, [layer])) + 1e-9))
+            saved = math.log(
+                (before + 1e-9) / (estimator.trips(_with_layers(estimator, home, [layer])) + 1e-9)
+            )
             if best is None or saved / cost > most:
                 best, most = layer, saved / cost
         if best is None:

@@ -1,7 +1,7 @@
 """The plan of a model's home sets as it lies in the store: what calibration found, read back strictly.
 
-    models/<model id>/home-plan.json    written by `panal home plan`; may be copied to another device
-    models/<model id>/heat.json         experts' choices counted in use
+models/<model id>/home-plan.json    written by `panal home plan`; may be copied to another device
+models/<model id>/heat.json         experts' choices counted in use
 """
 
 from __future__ import annotations

@@ -260,9 +260,7 @@ class _Planning:
         return self._waits[key]
 
 
-def cut_prompts(
-    source: TextSource, tokenizer: Tokenizer, count: int, rng: random.Random
-) -> list[list[int]]:
+def cut_prompts(source: TextSource, tokenizer: Tokenizer, count: int, rng: random.Random) -> list[list[int]]:
     """Up to so many prompts that begin at lines of a text, spread over it.
 
     Raises:
@@ -277,7 +275,9 @@ def cut_prompts(
         at = int((i + rng.random()) * room / count)
         line = text.find("\n", at, at + EXCERPT_CHARS) + 1
         starts.add(line or at)
-    prompts = [tokenizer.encode(text[start : start + EXCERPT_CHARS])[:PROMPT_TOKENS] for start in sorted(starts)]
+    prompts = [
+        tokenizer.encode(text[start : start + EXCERPT_CHARS])[:PROMPT_TOKENS] for start in sorted(starts)
+    ]
     return [prompt for prompt in prompts if len(prompt) > 1]
 
 

@@ -1,9 +1,9 @@
 """When to have other cells at home than now: a pure decision with hysteresis.
 
-1. Only for trips that fall by LEAST_GAIN, and not before the present set is LEAST_AGE old: each change costs reading or
-   fetching cells, and the figures it rests on breathe.
-2. A far change is made in steps of at most MOST_CHANGED of the budget, or a layer: whole layers first, for they are
-   what saves trips. Steps follow each other until the target is reached, or has lost its advantage.
+1. Only for trips that fall by LEAST_GAIN, and not before the present set is LEAST_AGE old: each change costs
+   reading or fetching cells, and the figures it rests on breathe.
+2. A far change is made in steps of at most MOST_CHANGED of the budget, or a layer: whole layers first, for
+   they are what saves trips. Steps follow each other until the target is reached, or has lost its advantage.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ LEAST_GAIN = 0.1
 """Share of the trips that must be saved: estimates were seen to be off by as much."""
 
 LEAST_AGE = 600.0
-"""Seconds that a home set stays at least: some dozens of answers, and far more than fetching a layer takes."""
+"""Seconds that a home set stays at least: some dozens of answers, and far more than fetching a layer
+takes."""
 
 STEP_SECONDS = 60.0
 """Between the steps of one change."""

@@ -1,7 +1,7 @@
 """A home set in use: heat is counted, lacking cells are fetched, better sets are taken, all beside decoding.
 
-The decoding thread is never waited for: it goes on with the cells it has, and `SwarmPort.set_home` gives it others
-between two calls. Files of cells that have gone stay mapped as long as a call may use them.
+The decoding thread is never waited for: it goes on with the cells it has, and `SwarmPort.set_home` gives it
+others between two calls. Files of cells that have gone stay mapped as long as a call may use them.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ class HomeKeeper:
         self._fetching: trio.CancelScope | None = None
         self._again_at = now()
         self._has_warned = False
+        self._is_looking = home.choice.by != "serve"
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -86,8 +87,12 @@ class HomeKeeper:
             try:
                 while True:
                     self._count()
-                    if self._home.choice.by != "serve":
-                        await self._look(nursery)
+                    if self._is_looking:
+                        try:
+                            await self._look(nursery)
+                        except LocalError as error:  # of files: what is at home stays as it is
+                            self._is_looking = False
+                            self._tell(str(error))
                     await trio.sleep(LOOK_SECONDS)
             finally:
                 with trio.CancelScope(shield=True):

@@ -1,9 +1,10 @@
-"""What each layer at home is worth for guessing: a model with one number a layer, fitted to what was measured. Pure.
+"""What each layer at home is worth for guessing: a model with one number a layer, fitted to what was
+measured. Pure.
 
 A guess by the cells at home is right with a chance a. What was found on trained models (tests/integration/
-test_home_calibration.py): its losses multiply. If dropping the experts of layer l alone leaves exp(-w_l) of the chance,
-dropping those of several leaves exp of minus the sum of their w, and dropping a part of a layer's experts costs the
-part of w_l that these have in the layer's choices. So
+test_home_calibration.py): its losses multiply. If dropping the experts of layer l alone leaves exp(-w_l) of
+the chance, dropping those of several leaves exp of minus the sum of their w, and dropping a part of a layer's
+experts costs the part of w_l that these have in the layer's choices. So
 
     -log a = base + sum over layers of w_l x share of the layer's choices that is not at home
 
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 
 LEAST_CHANCE, MOST_CHANCE = 0.02, 0.995
-"""Bounds of a chance that was measured: with a few hundred guesses nothing is certain, and logarithms stay finite."""
+"""Bounds of a chance that was measured: with a few hundred guesses nothing is certain, and logarithms stay
+finite."""
 
 PRIOR_WEIGHT = 4.0
-"""Guesses that the mean of all layers counts for in each: layers that were not tried are taken to be like the others."""
+"""Guesses that the mean of all layers counts for in each: layers that were not tried are taken to be like the
+others."""
 
 MOST_WORTH = -math.log(LEAST_CHANCE)
 """Of a layer: no chance is seen to fall further."""

@@ -6,11 +6,11 @@ the same line then find it nearly empty, and where nobody else sends the transfe
 
 Rules
 1. The base is the shortest round trip of the last one to two BASE_SECONDS: a path may change.
-2. A step takes a round trip, STEP_SECONDS at least. By what its shortest round trip is above the base, so long
-   is the queue: a busy machine makes single ones longer.
+2. A step takes a round trip, STEP_SECONDS at least. The queue is what the shortest round trip of the step is
+   above the base: a busy machine makes single ones longer.
 3. The rate doubles each step until a queue shows; from then on it moves by GAIN times how far the queue is
    off its target. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
-4. It does not grow while what is sent is less than it allows.
+4. It does not grow while clearly less is sent than it allows.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ CATCH_UP_SECONDS = 0.02
 
 AFTER_SLOW_START = 0.5
 """What is kept of the rate at which the queue showed: by then it has been doubled once too often."""
+
+USED = 0.85
+"""Of what the rate allows: with less sent, something else sets the pace, and a higher rate would only show
+later that it is too high."""
 
 MOST_OFF = 3.0
 """How far a queue counts as off its target: at four targets the rate falls by a seventh each step."""
@@ -90,7 +94,7 @@ class YieldingRate:
         if passed < max(base, STEP_SECONDS):
             return
         off = max(-MOST_OFF, (TARGET_SECONDS - (self._shortest - base)) / TARGET_SECONDS)
-        is_used = self._sent >= self._rate * passed / 2
+        is_used = self._sent >= USED * self.per_second * passed
         if self._starting and off < 0.5:
             self._starting = False
             self._rate *= AFTER_SLOW_START

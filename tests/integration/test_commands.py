@@ -63,8 +63,8 @@ def test_demo_prints_text_and_a_table() -> None:
     assert done.stdout.count("experts ") == 3  # one line a server
     report = json.loads(panal("demo", "-n", "24", "--json").stdout)
     assert report["text"].strip() and report["text"].strip() in done.stdout
-    # 24 tokens: the prompt's pass gives the first, each further pass one and the guesses that were right; every
-    # layer of a pass is one trip.
+    # 24 tokens: the prompt's pass gives the first, each further pass one and the guesses that were right;
+    # every layer of a pass is one trip.
     assert report["panal"]["passes"] + report["panal"]["accepted"] == 24
     assert report["panal"]["trips"] == report["panal"]["passes"] * 4
     assert len(report["tokens"]) == 24

@@ -1,4 +1,5 @@
-"""Calibration on the demo model: it counts what sessions count, and the plan finds what trying everything finds."""
+"""Calibration on the demo model: it counts what sessions count, and the plan finds what trying everything
+finds."""
 
 from __future__ import annotations
 
@@ -78,9 +79,7 @@ def by_sessions(
     with model.backbone(port) as backbone:
         for prompt in prompts:
             backbone.context.clear()
-            session = Session(
-                backbone, guessing=Guessing(SelfDraft(backbone, list), AlwaysRule(drafts))
-            )
+            session = Session(backbone, guessing=Guessing(SelfDraft(backbone, list), AlwaysRule(drafts)))
             sampler = Sampler(model.library, SamplingSettings())
             session.append(prompt)
             session.append(session.next_tokens(sampler, 1))
@@ -108,7 +107,8 @@ def test_it_counts_what_sessions_count(model: ModelParts, calibrator: Calibrator
     ):
         measured = calibrator.measure(home)
         found, passes, waits = by_sessions(model, home, prompts, tokens, calibrator.drafts)
-        # Near ties may fall otherwise, as batches have other sizes; and what wrong guesses choose is not known.
+        # Near ties may fall otherwise, as batches have other sizes; and what wrong guesses choose is not
+        # known.
         assert measured.tokens == pytest.approx(found, abs=6)
         assert measured.passes == pytest.approx(passes, rel=0.06)
         assert measured.trips == pytest.approx(waits, rel=0.06)
@@ -141,7 +141,9 @@ def test_the_plan_finds_the_best_layers(model: ModelParts, plan: HomePlan, calib
         # Whole layers save more than the same memory in the hottest cells of every layer.
         hot = HomeSet.of(
             {
-                layer.layer: np.argsort(layer.choices)[::-1][: int(budget.share * len(layer.choices))].tolist()
+                layer.layer: np.argsort(layer.choices)[::-1][
+                    : int(budget.share * len(layer.choices))
+                ].tolist()
                 for layer in plan.layers
             }
         )

@@ -238,9 +238,7 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     assert default.context is None  # what the model was trained with: no number in the file says the same
     # nor is there a small model that all have, or an amount of memory
     said = config.require_backbone()
-    assert said == replace(
-        default, context=4096, draft_model=said.draft_model, home_memory=said.home_memory
-    )
+    assert said == replace(default, context=4096, draft_model=said.draft_model, home_memory=said.home_memory)
     assert config.require_serve()[0].layers == Ranges.parse("0-15")
 
 

@@ -39,7 +39,11 @@ def test_choices_add_up_and_fade() -> None:
 
 
 @given(
-    st.lists(st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=1, max_size=3), min_size=LEAST_RECENT, max_size=80),
+    st.lists(
+        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=1, max_size=3),
+        min_size=LEAST_RECENT,
+        max_size=80,
+    ),
     st.sets(st.integers(0, 3)),
 )
 def test_trips_are_counted_call_by_call(calls: list[list[tuple[int, int]]], held: set[int]) -> None:

@@ -120,7 +120,7 @@ def test_time_that_is_up_ends_the_search() -> None:
 def test_without_guesses_hot_cells_may_win() -> None:
     # One expert a token, a quarter of the experts takes nearly all of it: no whole layer saves as much.
     shapes: Shapes = {layer: LayerShape(layer, 8, 800) for layer in range(4)}
-    heat = Heat(shapes, HeatNumbers(100.0, {layer: (45, 45, 2, 2, 2, 2, 1, 1) for layer in shapes}))
+    heat = Heat(shapes, HeatNumbers(100.0, dict.fromkeys(shapes, (45, 45, 2, 2, 2, 2, 1, 1))))
     estimator = Estimator(shapes, heat, None, 1)
     best = candidates(estimator, 800)[0]
     assert best == HomeSet.of({layer: [0, 1] for layer in shapes})

@@ -29,7 +29,9 @@ def test_it_is_a_set_of_cells(a: HomeSet, b: HomeSet) -> None:
     assert cells(a & b) == cells(a) & cells(b)
     assert cells(a - b) == cells(a) - cells(b)
     assert a.count() == len(cells(a)) and bool(a) == bool(cells(a))
-    assert a.n_bytes(SHAPES) == sum(round(len(e) * SHAPES[layer].cell_bytes) for layer, e in a.experts().items())
+    assert a.n_bytes(SHAPES) == sum(
+        round(len(e) * SHAPES[layer].cell_bytes) for layer, e in a.experts().items()
+    )
     assert all(a.mask(SHAPES[layer]).nonzero()[0].tolist() == a.experts().get(layer, []) for layer in SHAPES)
 
 

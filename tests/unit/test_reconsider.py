@@ -75,7 +75,7 @@ homes = st.dictionaries(st.integers(0, 7), st.sets(st.integers(0, 3))).map(HomeS
 def test_steps_stay_within_the_budget_and_arrive(current: HomeSet, target: HomeSet, free: HomeSet) -> None:
     current, target = current | free, target | free
     budget = max((current - free).n_bytes(SHAPES), (target - free).n_bytes(SHAPES))
-    heat = Heat(SHAPES, HeatNumbers(1.0, {layer: (4.0, 3.0, 2.0, 1.0) for layer in SHAPES}))
+    heat = Heat(SHAPES, HeatNumbers(1.0, dict.fromkeys(SHAPES, (4.0, 3.0, 2.0, 1.0))))
     known = prediction(dict.fromkeys(SHAPES, 0.2), heat)
     for _ in range(len(SHAPES) + 1):
         after = step(current, target, SHAPES, budget, free, known)

@@ -16,8 +16,8 @@ from node.decode.drafting.draft import Draft, Drafter
 from node.engine.sampler import Sampler
 
 LITTLE_AT_HOME = 0.85
-"""Share of the router's weight that is missing, from which on the model is not asked: with the hottest quarter
-of the experts at home half is missing, and its guesses are still worth more than look-up's (round-trips.md)."""
+"""Share of the router's weight that is missing, from which on the model is not asked. With the hottest
+quarter of the experts at home half is missing, and its guesses are still worth more than look-up's."""
 
 SURE = 0.85
 """Chance of a copy's first token from which on the model is not asked: it is seldom surer of its own."""

@@ -15,7 +15,8 @@ class Draft:
     """One guessed token.
 
     Attributes:
-        probability: that the guesser's own distribution gives it, 0 to 1; look-up tables give their experience.
+        probability: that the guesser's own distribution gives it, 0 to 1; look-up tables give their
+            experience.
         missing_mean, missing_max: share of the router's weight whose experts were not at home, mean and worst
             over the layers; 0 where nothing was left out.
         source: name of who guessed it.

@@ -1,4 +1,4 @@
-"""Guessing by a small model of its own: a GGUF with the same vocabulary, whole on this device, in plain llama.cpp."""
+"""Guessing by a small model of its own: a GGUF with the same vocabulary, whole here, in plain llama.cpp."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ again, once in as many tokens as the other half holds."""
 
 
 class DraftModel:
-    """A `Drafter` on a model file. Its cache keeps what it guessed: what comes true need not be computed again.
+    """A `Drafter` on a model file. Its cache keeps what it guessed: what comes true is not computed again.
 
     Args:
         like: the model it guesses for; its vocabulary must be the same.
-        n_ctx: tokens of its own cache; more than it was trained with are not used. Of longer texts it reads the end.
+        n_ctx: tokens of its own cache, at most those it was trained with. Of a longer text it reads the end.
 
     Raises:
-        EngineError: llama.cpp cannot load it, its vocabulary differs, or it is of a kind that cannot take back.
+        EngineError: llama.cpp cannot load it, its vocabulary differs, or it cannot take tokens back.
     """
 
     name = "model"

@@ -1,4 +1,5 @@
-"""How guesses of a model fared, kept beside its manifest: `models/<model id>/guesses.json`. Only a head start."""
+"""How guesses of a model fared, kept beside its manifest: `models/<model id>/guesses.json`. Only a head
+start."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
 1. The longest n-gram that occurred before wins, of equally long ones the latest occurrence (LENGTHS).
 2. The copy may run into what it has just copied: a text that repeats itself is guessed to go on so.
-3. How likely a guess is, is experience: how often guesses as far into a copy, after as long a match, were right
-   when all before them were. It is judged by the text when the next guesses are asked for.
-4. The index holds for each n-gram its latest place, and for each place the one before, so that tokens can be
-   taken back: a step either way for each token that comes or goes.
+3. How likely a guess is, is experience: how often guesses as far into a copy, after as long a match, were
+   right when all before them were. It is judged by the text when the next guesses are asked for.
+4. The index holds for each n-gram its latest place, and for each place the one before, so that tokens can
+   be taken back: a step for each token that comes or goes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PRIOR_RIGHT = (0.45, 0.5, 0.6, 0.65, 0.7, 0.9)
 """Share of right guesses by class of match before there is experience: about what real code gave."""
 
 PRIOR_DEPTH = 0.08
-"""What is added to it for each guess of the copy that was right already: a copy that holds goes on holding."""
+"""What is added to it for each guess of the copy that was right already: what holds goes on holding."""
 
 PRIOR_WEIGHT = 8.0
 """Guesses that this is worth."""

@@ -5,8 +5,9 @@ A pass of so many rows takes
     seconds computing (rows) + trips (rows) x seconds of a trip (rows)
 
 The first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
-1 - LEFT_ALONE^(rows - 1), as a further row needs fewer and fewer layers that none before it needed. Where rows
-do not vary nothing is learnt of a slope, and what was known of it stays. A trip follows the network within a few passes.
+1 - LEFT_ALONE^(rows - 1), as a further row needs fewer and fewer layers that none before it needed. Where
+rows do not vary nothing is learnt of a slope, and what was known of it stays. The length of a trip follows
+the network within a few passes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from node.decode.drafting.rule import PassOutcome
 
 LEFT_ALONE = 0.7
-"""Share of the layers not yet asked for that a further row leaves so: hot experts at home (round-trips.md)."""
+"""Share of the layers that no row has asked for, and that a further row leaves so (hot experts at home)."""
 
 COMPUTE_MEMORY = 0.95
 TRIPS_MEMORY = 0.97
@@ -25,18 +26,18 @@ DRAFT_MEMORY = 0.8
 """The same of the time that a guess takes."""
 
 PRIOR_ROW = 0.2
-"""Seconds that a row adds to a pass, as a share of those of the first pass, before passes had several rows."""
+"""Seconds that a row adds to a pass, as a share of the first pass's, before there were several rows."""
 
 PRIOR_TRIPS = 0.2
 """Trips that many rows need beyond those of one, as a share of them, likewise."""
 
 COMPUTE_TRUST = 1.0
 TRIPS_TRUST = 1.0
-"""Variance of these slopes, where that of one observation is 1: a few passes of other rows say what a row does."""
+"""Variance of these slopes, where an observation's is 1: a few passes of other rows say what a row does."""
 
 GROWTH_STEP = 0.05
 MOST_GROWTH = 1.0
-"""How fast it is learnt what rows add to a trip, and the most, as a share: links jitter by more than rows add."""
+"""How fast it is learnt what a row adds to a trip, as a share, and the most: links jitter by more."""
 
 LEAP = 4.0
 """Times the expected value that an observation counts at most: one server that fails is not the network, and

@@ -1,7 +1,7 @@
 """Self-drafting: the backbone guesses with the experts at home alone, which costs no trip.
 
-What is missing is left out and the router's weights stay as they are: renormalising was worse, choosing among the
-experts at home no better (design/round-trips.md). The rows are those of the session's own sequence and
+What is missing is left out and the router's weights stay as they are: renormalising was worse, choosing among
+the experts at home no better (design/round-trips.md). The rows are those of the session's own sequence and
 leave the cache before anything is verified.
 """
 

@@ -10,9 +10,9 @@ p being the chance of each guess (acceptance.py), seconds and trips from pass_co
    rows in the pass, and the layers that these rows newly touch. Guesses not yet made are taken to be halfway
    between the usual ones and those just made.
 3. As many guesses are verified as bring most. What they took is spent by then.
-4. Neither way is believed for good. What passes took is compared with what was expected of their kind, and the
-   expectation corrected; and the other way is tried now and then, paid from a budget that is a share of all
-   time. So a model of costs that is wrong costs little.
+4. Neither way is believed for good. What passes took is compared with what was expected of their kind, and
+   the expectation corrected; and the other way is tried now and then, paid from a budget that is a share of
+   all time. So a model of costs that is wrong costs little.
 5. Waiting enters that comparison as trips at their present length: a network that changes changes the price,
    not the judgement of guessing.
 """
@@ -50,7 +50,7 @@ TRY_SHARE = 0.02
 """Share of time that may be lost by trying the other way."""
 
 TRY_PASSES = 6
-"""Passes at least between two tries: knowing is worth something even where both ways seem to cost the same."""
+"""Passes at least between two tries: knowing is worth something even where both ways seem equal."""
 
 TRY_SAVED = 50.0
 """Passes whose share may be saved up, so that a dear try remains possible."""
