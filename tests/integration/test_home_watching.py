@@ -11,7 +11,11 @@ import pytest
 import trio
 
 from node.config import parse_config
+from node.decode.drafting.guessing import Guessing
+from node.decode.drafting.rule import AlwaysRule
+from node.decode.drafting.self_draft import SelfDraft
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.decode.session import Session
 from node.engine.kernels import Kernels
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import Tokenizer
@@ -36,7 +40,7 @@ from tests.served import address_of, cells_of, handlers_of, listening, run
 
 Parts = Callable[..., ModelParts]
 
-SETTINGS = BackboneSettings(threads=1, context=256, deadline=10.0, draft="self")
+SETTINGS = BackboneSettings(threads=1, context=256, deadline=10.0)
 PROMPT = "import os\nimport sys\n\ndef main(argv):\n"
 
 
@@ -92,7 +96,8 @@ def opened(
 
 def generate(live: LiveBackbone, count: int) -> list[int]:
     live.backbone.context.clear()
-    session = live.session(on_pass=live.port.ledger.count_pass)
+    guessing = Guessing(SelfDraft(live.backbone, live.port.left_out), AlwaysRule(4))
+    session = Session(live.backbone, guessing=guessing, on_pass=live.port.ledger.count_pass)
     session.append(Tokenizer(live.backbone.model).encode(PROMPT))
     sampler = Sampler(live.backbone.model.library, SamplingSettings())
     try:
