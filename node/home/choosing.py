@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from node.home.estimate import Estimator
 from node.home.heat import Heat, merged
 from node.home.home_set import HomeSet, Shapes
-from node.home.plan import candidates, with_hot_cells
+from node.home.plan import FILLED, candidates, with_hot_cells
 from node.home.plan_file import HomePlan
 
 
@@ -77,9 +77,10 @@ def choose(prediction: Prediction, budget: int, free: HomeSet) -> HomeSet:
     """The cells that save most within a budget, `free` among them."""
     shapes = prediction.estimator.shapes
     tried = [home | free for home in prediction.known if ((home | free) - free).n_bytes(shapes) <= budget]
+    tried.sort(key=lambda home: (prediction.trips(home), home.bits))
     filled = [
         with_hot_cells(prediction.estimator, home, budget - (home - free).n_bytes(shapes), one_by_one=False)
-        for home in tried
+        for home in tried[:FILLED]
     ]
     considered = {*tried, *filled, *candidates(prediction.estimator, budget, free)}
     return min(considered, key=lambda home: (prediction.trips(home), home.n_bytes(shapes), home.bits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from node.home.heat import Heat
@@ -50,25 +50,26 @@ class Estimator:
 
     def waits(self, home: HomeSet) -> float:
         """Share of a pass's calls that wait."""
-        missing = self.missing(home)
-        rows = 1 if self.worth is None else 1 + self.worth.drafts
-        waits = calls = 0.0
-        for layer, shape in self.shapes.items():
-            calls += shape.n_calls
-            waits += shape.n_calls * self._waits(layer, home, missing[layer], rows)
-        return waits / calls
+        return self._waits(home, self.missing(home))
 
     def trips(self, home: HomeSet) -> float:
         """Trips per layer and token: 1 is a trip for each layer of each token."""
-        return self.waits(home) / self.tokens_per_pass(home)
+        missing = self.missing(home)
+        tokens = 1.0 if self.worth is None else self.worth.tokens_per_pass(missing)
+        return self._waits(home, missing) / tokens
 
-    def _waits(self, layer: int, home: HomeSet, missing: float, rows: int) -> float:
-        """Share of passes that wait for a layer."""
-        held = home.held(layer)
-        if held.bit_count() == self.shapes[layer].n_experts:
-            return 0.0
-        if not held:
-            return 1.0
-        known = self.trip_share(layer, home)
-        # As if choices were independent, which makes it a little too dear.
-        return known if known is not None else 1 - (1 - missing) ** (self.n_used * rows)
+    def _waits(self, home: HomeSet, missing: Mapping[int, float]) -> float:
+        rows = 1 if self.worth is None else 1 + self.worth.drafts
+        held = dict(home.bits)
+        waits = calls = 0.0
+        for layer, shape in self.shapes.items():
+            calls += shape.n_calls
+            bits = held.get(layer, 0)
+            if not bits:
+                waits += shape.n_calls
+            elif bits.bit_count() < shape.n_experts:
+                known = self.trip_share(layer, home)
+                if known is None:  # as if choices were independent, which makes it a little too dear
+                    known = 1 - (1 - missing[layer]) ** (self.n_used * rows)
+                waits += shape.n_calls * known
+        return waits / calls

@@ -104,6 +104,14 @@ class Heat:
                     bits |= 1 << expert
                 self._recent[layer].append(bits)
 
+    def copy(self) -> Heat:
+        """As it is now, for another thread."""
+        twin = Heat(self._shapes)
+        twin.tokens = self.tokens
+        twin._counts = {layer: counts.copy() for layer, counts in self._counts.items()}
+        twin._recent = {layer: deque(recent, RECENT_CALLS) for layer, recent in self._recent.items()}
+        return twin
+
     def shares(self, layer: int) -> npt.NDArray[np.float64]:
         """[n_experts], each expert's share of a layer's choices; all alike where nothing was counted."""
         counts = self._counts[layer]

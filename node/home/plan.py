@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 
 from node.home.estimate import Estimator
-from node.home.home_set import HomeSet
+from node.home.home_set import HomeSet, Shapes
 
 ALL_CHOICES = 300
 """Choices of layers up to which all are looked at: 4 of 9 layers are 126, 24 of 48 are 10^13."""
@@ -75,15 +75,10 @@ def search(
     """
     while True:
         estimator = estimate()
-        fitting = {
-            home: trips
-            for home, trips in known.items()
-            if (home - free).n_bytes(estimator.shapes) <= budget and home | free == home
-        }
-        best = min(fitting, key=lambda home: (fitting[home], home.bits), default=None)
+        best = best_known(known, estimator.shapes, budget, free)
         if best is not None and not may_go_on():
             return best
-        bound = math.inf if best is None else fitting[best] * (1 + SLACK)
+        bound = math.inf if best is None else known[best] * (1 + SLACK)
         untried = (
             home
             for home in candidates(estimator, budget, free)[:TRIED]
@@ -93,6 +88,14 @@ def search(
         if chosen is None:
             return best if best is not None else free
         measure(chosen)
+
+
+def best_known(
+    known: Mapping[HomeSet, float], shapes: Shapes, budget: int, free: HomeSet = NOTHING
+) -> HomeSet | None:
+    """Of the sets that were measured and fit, the one with the fewest trips."""
+    fitting = [home for home in known if (home - free).n_bytes(shapes) <= budget and home | free == home]
+    return min(fitting, key=lambda home: (known[home], home.n_bytes(shapes), home.bits), default=None)
 
 
 def _choices(estimator: Estimator, budget: int, free: HomeSet) -> Iterator[frozenset[int]]:

@@ -16,7 +16,7 @@ from node.home.estimate import Estimator
 from node.home.heat import Heat, HeatNumbers
 from node.home.home_set import HomeSet, Shapes, total_bytes
 from node.home.measured import Measured
-from node.home.plan import search
+from node.home.plan import best_known, search
 from node.home.plan_file import BudgetChoice, HomePlan, MeasuredSet, PlanLayer
 from node.home.worth import Sample, Worth, fit
 from node.importing import Progress
@@ -176,21 +176,21 @@ class _Planning:
 
     def choose(self, budgets: Sequence[int]) -> list[HomeSet]:
         """The best set for each budget."""
-        chosen = []
         left = 1 - self._spent()
         for i, budget in enumerate(budgets):
             until = 1 - left * (len(budgets) - i - 1) / len(budgets)
             label = f"{budget / total_bytes(self._shapes):.0%} at home"
-            chosen.append(
-                search(
-                    self._estimator,
-                    lambda home, label=label: self._measure(home, label),  # type: ignore[misc]
-                    self._trips,
-                    budget,
-                    may_go_on=lambda until=until: self._spent() < until,  # type: ignore[misc]
-                )
+            search(
+                self._estimator,
+                lambda home, label=label: self._measure(home, label),  # type: ignore[misc]
+                self._trips,
+                budget,
+                may_go_on=lambda until=until: self._spent() < until,  # type: ignore[misc]
             )
-        return chosen
+        # What was tried for one may be best for another.
+        found = [best_known(self._trips, self._shapes, budget) for budget in budgets]
+        assert all(home is not None for home in found), "each search measures one that fits"
+        return [home for home in found if home is not None]
 
     def plan(
         self,

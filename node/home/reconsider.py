@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from node.home.choosing import Prediction, choose
 from node.home.home_set import HomeSet, Shapes
+from node.home.worth import chance_of, tokens_per_pass
 
 LEAST_GAIN = 0.1
 """Share of the trips that must be saved: estimates were seen to be off by as much."""
@@ -28,6 +29,13 @@ MOST_CHANGED = 0.25
 
 LEAST_TOKENS = 500
 """Tokens counted in use before anything is changed: a few answers."""
+
+
+LEAST_PASSES = 500
+"""Passes with guesses in use before they are held against the plan."""
+
+LEAST_OF_EXPECTED = 0.7
+"""Share of the right guesses that the plan expects; with fewer the text is of another kind."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Reconsideration:
     """
 
     def __init__(self, now: float) -> None:
-        self._since = now
+        self._since = now  # the last change, or the last look that found none worth making
         self._stepped = now
         self._target: HomeSet | None = None
 
@@ -88,7 +96,7 @@ class Reconsideration:
         target = self._target or choose(prediction, budget, free)
         before, after = prediction.trips(current), prediction.trips(target)
         if target == current or after > before * (1 - LEAST_GAIN):
-            self._target = None
+            self._target, self._since = None, now
             return None
         home = step(current, target, shapes, budget, free, prediction)
         self._target = None if home == target else target
@@ -128,3 +136,19 @@ def step(
             break
         home -= HomeSet.of({layer: [expert]})
     return home
+
+
+def fall_short(expected_tokens: float, drafts: int, passes: int, drafted: int, accepted: int) -> float | None:
+    """If guesses in use are right far less often than a plan has it: right ones a pass that it expects.
+
+    Args:
+        expected_tokens: of a pass, by the plan, with so many guesses.
+        passes, drafted, accepted: what was counted; a pass may have had fewer guesses.
+    """
+    if passes < LEAST_PASSES or not drafted:
+        return None
+    made = drafted / passes
+    chance = chance_of(expected_tokens, drafts)
+    low, high = (tokens_per_pass(chance, count) for count in (int(made), int(made) + 1))
+    expected = low + (made - int(made)) * (high - low) - 1
+    return expected if accepted / passes < LEAST_OF_EXPECTED * expected else None

@@ -20,11 +20,11 @@ from node.home.call_bits import cells_of
 from node.home.choosing import Prediction, heat_now, predict
 from node.home.estimate import Estimator
 from node.home.fetch import FetchProgress, FetchResult, fetch_cells
+from node.home.heat import Heat
 from node.home.home_set import HomeSet
 from node.home.opening import OpenHome
 from node.home.plan_file import plan_stamp, read_plan, write_heat
-from node.home.reconsider import Reconsideration
-from node.home.worth import chance_of, tokens_per_pass
+from node.home.reconsider import Proposal, Reconsideration, fall_short
 from node.sizes import size_text
 from routing.errors import LocalError
 from routing.quic.connection import Connection
@@ -40,12 +40,6 @@ COMES_SECONDS = 10.0
 
 AGAIN_SECONDS = 120.0
 """Between tries to fetch what nobody gave."""
-
-LEAST_PASSES = 500
-"""Passes with guesses in use before they are held against the plan."""
-
-LEAST_OF_EXPECTED = 0.7
-"""Share of the right guesses that the plan expects; with fewer the text is of another kind."""
 
 log = logging.getLogger("panal.home")
 
@@ -116,12 +110,10 @@ class HomeKeeper:
     async def _look(self, nursery: trio.Nursery) -> None:
         if self._now() - self._kept_at >= KEEP_SECONDS:
             self._kept_at = self._now()
-            await trio.to_thread.run_sync(write_heat, self._home.stored, self._home.heat)
+            heat = self._home.heat.copy()
+            await trio.to_thread.run_sync(write_heat, self._home.stored, heat)
             await self._take_new_plan()
-        prediction = self._prediction()
-        if prediction is not None:
-            self._hold_against(prediction, self._live.port.ledger.report())
-            await self._reconsider(prediction)
+            await self._reconsider(heat)
         lacking = self._home.lacks(self.wanted)
         if lacking and self._home.can_fetch and self._fetching is None and self._now() >= self._again_at:
             self._fetching = trio.CancelScope()
@@ -129,23 +121,12 @@ class HomeKeeper:
 
     # --- better sets ---
 
-    def _prediction(self) -> Prediction | None:
-        home = self._home
-        if home.plan is None or home.budget is None:
-            return None
-        known = home.plan.estimator(
-            home.shapes, heat_now(home.shapes, home.plan, home.heat), home.heat.trip_share
-        )
-        if not home.guesses:
-            known = Estimator(home.shapes, known.heat, None, known.n_used, home.heat.trip_share)
-        return predict(home.plan, home.shapes, known, counted=home.heat.has_recent)
-
-    async def _reconsider(self, prediction: Prediction) -> None:
-        home = self._home
-        assert home.budget is not None
-        found = self._reconsideration.look(
-            self._now(), self.wanted, prediction, home.budget, home.served, self._counted
-        )
+    async def _reconsider(self, heat: Heat) -> None:
+        home, report = self._home, self._live.port.ledger.report()
+        found, warning = await trio.to_thread.run_sync(self._think, heat, report)
+        if warning:
+            self._has_warned = True
+            self._note(warning)
         if found is None:
             return
         comes = found.home - self.wanted
@@ -158,6 +139,20 @@ class HomeKeeper:
             experts=found.home.as_ranges(),
         )
         await self._want(found.home)
+
+    def _think(self, heat: Heat, report: TripsReport) -> tuple[Proposal | None, str]:
+        """A better set, and what is wrong with the plan. On a thread of its own: a second for 48 layers."""
+        home = self._home
+        if home.plan is None or home.budget is None:
+            return None, ""
+        known = home.plan.estimator(home.shapes, heat_now(home.shapes, home.plan, heat), heat.trip_share)
+        if not home.guesses:
+            known = Estimator(home.shapes, known.heat, None, known.n_used, heat.trip_share)
+        prediction = predict(home.plan, home.shapes, known, counted=heat.has_recent)
+        found = self._reconsideration.look(
+            self._now(), self.wanted, prediction, home.budget, home.served, self._counted
+        )
+        return found, self._hold_against(prediction, report)
 
     async def _take_new_plan(self) -> None:
         home = self._home
@@ -177,19 +172,19 @@ class HomeKeeper:
             await self._want(choice.wanted)
         home.choice = choice
 
-    def _hold_against(self, prediction: Prediction, report: TripsReport) -> None:
-        """Say it, once, if guesses are right far less often than the plan has it."""
-        worth = prediction.estimator.worth
-        if worth is None or self._has_warned or not report.drafted or report.decode_passes < LEAST_PASSES:
-            return
-        chance = chance_of(prediction.tokens_per_pass(self._at_home), worth.drafts)
-        expected = tokens_per_pass(chance, round(report.drafted / report.decode_passes)) - 1
-        if report.accepted / report.decode_passes < LEAST_OF_EXPECTED * expected:
-            self._has_warned = True
-            self._note(
-                f"home set: {report.accepted / report.decode_passes:.1f} guesses a pass are right, the plan "
-                f"expects {expected:.1f}: `panal home plan` with --text like yours would fit better"
-            )
+    def _hold_against(self, prediction: Prediction, report: TripsReport) -> str:
+        """What to say, once, if guesses are right far less often than the plan has it."""
+        worth, passes = prediction.estimator.worth, report.decode_passes
+        if worth is None or self._has_warned:
+            return ""
+        tokens = prediction.tokens_per_pass(self._at_home)
+        expected = fall_short(tokens, worth.drafts, passes, report.drafted, report.accepted)
+        if expected is None:
+            return ""
+        return (
+            f"home set: {report.accepted / passes:.1f} guesses a pass are right, the plan expects "
+            f"{expected:.1f}: `panal home plan` with --text like yours would fit better"
+        )
 
     def _note(self, line: str, **facts: object) -> None:
         log.info("%s", line)

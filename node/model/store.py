@@ -3,6 +3,7 @@
     models/<model id>/manifest.json          canonical; its digest is the folder's name
     models/<model id>/trunk-<digits>.gguf    proven by the gate; one for each metadata the tensors came with
     models/<model id>/sources.json           files that were this model when they were imported, newest last
+    models/<model id>/home-plan.json, heat.json    which experts are worth having here (node.home.plan_file)
     models/<model id>/gates.json             what `panal verify` found of its lossy wires (node.model.gates)
 
 Files with the same tensors are the same model, but may differ in metadata that only the backbone reads

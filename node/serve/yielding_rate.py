@@ -33,13 +33,13 @@ STEP_SECONDS = 0.1
 """With half of it, a machine with more work than cores (round trips 10 to 60 ms longer, several times a
 second) was taken for a full line."""
 
-CATCH_UP_SECONDS = 0.02
+CATCH_UP_SECONDS = 0.05
 """Time lost by waking up late is made good up to this; else every pause would be longer than meant."""
 
 AFTER_SLOW_START = 0.5
 """What is kept of the rate at which the queue showed: by then it has been doubled once too often."""
 
-USED = 0.85
+USED = 0.75
 """Of what the rate allows: with less sent, something else sets the pace, and a higher rate would only show
 later that it is too high."""
 

@@ -188,7 +188,7 @@ def test_prompts_begin_at_lines_all_over_the_text(calibrator: Calibrator) -> Non
 
 
 def test_too_short_a_text_is_refused(model: ModelParts) -> None:
-    with pytest.raises(LocalError, match="short.txt: has fewer than 400 characters"):
+    with pytest.raises(LocalError, match=r"short\.txt: has fewer than 400 characters"):
         make_plan(
             model.library, model.stored, model.file, TextSource("short.txt", "ab " * 50), [1], seconds=1
         )

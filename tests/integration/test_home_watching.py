@@ -1,4 +1,4 @@
-"""A home set in use, over real servers: swapped under decoding, fetched, counted, changed for a better one."""
+"""A home set in use, over real servers: swapped under decoding, fetched, counted, changed for a better."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from routing.estimates import HEDGE_BURST, HEDGE_SHARE
 from tests.network.lab import wanlab as wanlab
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -116,4 +117,4 @@ def test_blackholes_change_no_token(
     )
     assert sum(told["late"].values()) >= 1
     # A hedge for a share of the calls, not for each that is late.
-    assert told["hedges"] <= 16 + 0.1 * (told["trips"] + told["hedges"])
+    assert told["hedges"] <= HEDGE_BURST + HEDGE_SHARE * (told["trips"] + told["hedges"])

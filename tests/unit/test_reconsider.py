@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,13 +12,15 @@ from node.home.heat import Heat, HeatNumbers
 from node.home.home_set import HomeSet, LayerShape, Shapes, total_bytes
 from node.home.reconsider import (
     LEAST_AGE,
+    LEAST_PASSES,
     LEAST_TOKENS,
     MOST_CHANGED,
     STEP_SECONDS,
     Reconsideration,
+    fall_short,
     step,
 )
-from node.home.worth import Worth
+from node.home.worth import Worth, tokens_per_pass
 
 SHAPES: Shapes = {layer: LayerShape(layer, 4, 400) for layer in range(8)}
 NOTHING = HomeSet()
@@ -65,6 +68,17 @@ def test_a_new_plan_starts_the_clock_again() -> None:
     watch = Reconsideration(0.0)
     watch.changed(EARLY)
     assert watch.look(EARLY + 1, WORST, BEST_ARE_0_TO_3, 1600, NOTHING, ENOUGH) is None
+
+
+def test_guesses_are_held_against_the_plan() -> None:
+    # 0.6 a guess: 4 guesses are expected to bring 0.6 + 0.36 + 0.216 + 0.1296 right ones.
+    told = tokens_per_pass(0.6, 8)
+    passes = LEAST_PASSES
+    assert fall_short(told, 8, passes, 4 * passes, int(0.6 * passes)) == pytest.approx(1.3056, abs=0.01)
+    assert fall_short(told, 8, passes, 4 * passes, int(1.2 * passes)) is None
+    assert fall_short(told, 8, passes - 1, 4 * passes, 0) is None  # too few
+    assert fall_short(told, 8, passes, 0, 0) is None  # nothing was guessed: the network may be quick
+    assert fall_short(told, 8, 2 * passes, passes, int(0.05 * passes)) == pytest.approx(0.3, abs=0.01)
 
 
 homes = st.dictionaries(st.integers(0, 7), st.sets(st.integers(0, 3))).map(HomeSet.of)

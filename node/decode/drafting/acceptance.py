@@ -28,8 +28,8 @@ their experts at home, hottest or whole layers. Area under the curve .83, of the
 PRIOR_DEVIATIONS = (1.0, 0.3, 1.5, 1.0, 0.3)
 """How far each of them may be off: a hundred guesses outweigh it."""
 
-DRIFT = 1 / 400
-"""Share of the prior's variance that each guess adds again: the estimate rests on the last few hundred."""
+DRIFT = 1 / 1000
+"""Share of the prior's variance that each guess adds again: about the last hundred count."""
 
 LEAST, MOST = 0.01, 0.995
 """Bounds of probabilities that go in or out: nothing is certain, and log odds stay finite."""

@@ -10,7 +10,7 @@ from node.decode.drafting.draft import Draft
 from node.decode.drafting.self_draft import probability_of
 from node.decode.drafting.shared_prefix import shared_prefix
 from node.decode.drafting.vocabulary import difference
-from node.decode.exactness import can_rewind
+from node.decode.exactness import MOST_ROWS, can_rewind
 from node.engine.context import DEFAULT_UBATCH, Context, Row
 from node.engine.library import EngineError, Library
 from node.engine.llama_model import LlamaModel
@@ -39,20 +39,12 @@ class DraftModel:
     ) -> None:
         self._model = LlamaModel(library, [path])
         try:
-            if differs := difference(self._model, like):
-                raise EngineError(
-                    f"{path}: cannot guess for {like.paths[0].name}, {differs}; "
-                    "set backbone.draft_model to a model with the same tokenizer"
-                )
-            if not can_rewind(self._model):
-                raise EngineError(
-                    f"{path}: cannot guess, a recurrent or hybrid model does not take back single tokens; "
-                    "set backbone.draft_model to another model"
-                )
+            if reason := _unfit(self._model, like):
+                raise EngineError(f"{path}: cannot guess for {like.paths[0].name}: {reason}")
             self._context = Context(
                 self._model,
                 n_ctx=min(n_ctx, self._model.n_ctx_train or n_ctx),
-                n_ubatch=min(DEFAULT_UBATCH, n_ctx),
+                n_ubatch=DEFAULT_UBATCH,
                 threads=threads,
             )
             if self._context.is_encoder:
@@ -65,11 +57,10 @@ class DraftModel:
         self._start = 0  # place in the text of the first of them
 
     def drafts(self, tokens: Sequence[int], sampler: Sampler, limit: int) -> Generator[Draft, None, None]:
-        """Guesses until the context is full; the first one includes reading what is new of the text."""
+        """Guesses until the context is full; the seconds of the first include reading the last tokens."""
         context, twin = self._context, sampler.clone()
         try:
-            begun = time.perf_counter()
-            row = self._read(tokens, limit)
+            row, begun = self._read(tokens, limit)
             for count in range(1, limit + 1):
                 token = twin.sample(context, row)
                 probability = probability_of(token, context.outputs([row])[0], sampler.temperature)
@@ -85,8 +76,13 @@ class DraftModel:
         self._context.close()
         self._model.close()
 
-    def _read(self, tokens: Sequence[int], limit: int) -> int:
-        """Bring the cache up to the end of the text; returns the row of its last token."""
+    def _read(self, tokens: Sequence[int], limit: int) -> tuple[int, float]:
+        """Bring the cache up to the end of the text.
+
+        Returns:
+            The row of its last token, and when the last few tokens were begun: reading a prompt is not what a
+            guess takes.
+        """
         n_ctx = self._context.n_ctx
         kept = max(1, int(n_ctx * KEPT_SHARE))
         if len(tokens) < self._start + kept:  # another text, or taken back to where more of it fits
@@ -101,10 +97,11 @@ class DraftModel:
                 "set backbone.draft_model to another model"
             )
         del self._cached[common:]
-        row, step = 0, self._context.n_ubatch
-        for begin in range(common, len(text), step):
-            row = self._compute(text[begin : begin + step])
-        return row
+        few = max(common, len(text) - min(MOST_ROWS, self._context.n_ubatch))
+        for begin in range(common, few, self._context.n_ubatch):
+            self._compute(text[begin : min(begin + self._context.n_ubatch, few)])
+        begun = time.perf_counter()
+        return self._compute(text[few:]), begun
 
     def _compute(self, tokens: list[int]) -> int:
         """One pass over more tokens; returns the row of the last, whose output is there."""
@@ -116,3 +113,14 @@ class DraftModel:
             raise
         self._cached += tokens
         return last
+
+
+def _unfit(model: LlamaModel, like: LlamaModel) -> str:
+    """Why a model cannot guess for another, and what to do; "" if it can."""
+    if not can_rewind(model):
+        return (
+            "a recurrent or hybrid model does not take tokens back; set backbone.draft_model to another model"
+        )
+    if differs := difference(model, like):
+        return f"{differs}; set backbone.draft_model to a model with the same tokenizer"
+    return ""

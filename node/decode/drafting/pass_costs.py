@@ -143,6 +143,8 @@ class PassCosts:
             self._trip.add(rows, outcome.waited / outcome.trips)
         if outcome.made:
             around = max(0.0, outcome.draft_seconds - sum(draft.seconds for draft in outcome.made))
+            # A draft model that reads a prompt takes its time once, not each pass.
+            around = min(around, LEAP * max(self._around, self.draft_seconds("")))
             self._around += (1 - DRAFT_MEMORY) * (around - self._around)
 
     def learn_draft(self, before: str, seconds: float) -> None:

@@ -46,14 +46,14 @@ WAY_PRIOR = 4.0
 MOST_CORRECTION = 2.0
 """Factor by which an expectation is corrected at most."""
 
-TRY_SHARE = 0.02
+TRY_SHARE = 0.01
 """Share of time that may be lost by trying the other way."""
 
 TRY_PASSES = 6
 """Passes at least between two tries: knowing is worth something even where both ways seem equal."""
 
-TRY_SAVED = 50.0
-"""Passes whose share may be saved up, so that a dear try remains possible."""
+TRY_SAVED = 2.0
+"""Plain passes that may be saved up for tries. A guess that takes longer than that cannot pay."""
 
 
 class _Way:
@@ -101,8 +101,7 @@ class StopRule:
     # --- before the pass ---
 
     def begin(self) -> bool:
-        self._guessing = self._trying = False
-        self._chances.clear()
+        self._reset()
         if self._most < 1:
             return False
         if not (self._costs.known and self._guessed.tried):
@@ -187,7 +186,12 @@ class StopRule:
         way, other = (self._guessed, self._plain) if self._guessing else (self._plain, self._guessed)
         way.add(seconds, (outcome.accepted + 1) * (self._best_guessing() if self._guessing else alone))
         way.since, other.since = 0, other.since + 1
-        self._budget = min(self._budget + TRY_SHARE * seconds, TRY_SHARE * TRY_SAVED * alone)
+        self._budget = min(self._budget + TRY_SHARE * seconds, TRY_SAVED * alone)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._guessing = self._trying = False
+        self._chances.clear()
 
     def _see(self, drafts: Sequence[Draft]) -> None:
         """Note chance and seconds of those guesses of this pass that are new."""
