@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_sampling, integer
@@ -14,9 +15,11 @@ from routing.errors import LocalError
 if TYPE_CHECKING:
     from node.cli.progress import Progress
     from node.config import NodeConfig
+    from node.config.shape import Draft
     from node.decode.answer import Answer
     from node.engine.sampler import SamplingSettings
 
+DRAFTS = ("auto", "off", "self", "ngram", "model")
 MAX_PROMPT_BYTES = 16 << 20  # of stdin: past every context there is
 
 
@@ -48,6 +51,9 @@ def add_arguments(subparsers: Subparsers) -> None:
         help=f"with --prompts: contexts, of which one computes while others wait, each with its own cache "
         f"(default: {DEFAULT_LANES})",
     )
+    parser.add_argument(
+        "--draft", choices=DRAFTS, help="who guesses tokens ahead, instead of the config's backbone.draft"
+    )
     add_sampling(parser)
     add_json(parser)
     parser.add_argument("--stats", action="store_true", help="trips, bytes and tokens/s on stderr at the end")
@@ -63,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     from node.interrupt import run_interruptible
 
     config = load_config(args.config)
+    if args.draft is not None:
+        config = with_draft(config, args.draft)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
     if args.prompts is not None:
         return run_batch(
@@ -118,6 +126,18 @@ async def generate(
     async with configured_backbone(config, say.report, prompt=prompt, tell=tell) as live:
         say.clear()
         return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
+
+
+def with_draft(config: NodeConfig, draft: Draft) -> NodeConfig:
+    """The same with another guesser.
+
+    Raises:
+        LocalError: a small model is asked for and the config names none.
+    """
+    wanted = config.require_backbone()
+    if draft == "model" and wanted.draft_model is None:
+        raise LocalError(f"--draft model: {config.path} names no backbone.draft_model")
+    return replace(config, backbone=replace(wanted, draft=draft))
 
 
 def _prompt(text: str) -> str:
