@@ -133,7 +133,8 @@ class _Planning:
         tokenizer = Tokenizer(calibrator.model)
         prompts = cut_prompts(source, tokenizer, MOST_TEXTS, random.Random(seed))
         self._progress(f"reading {source.name}", 0, 0)
-        # One prompt tells how fast this machine is.
+        # One prompt tells how fast this machine is, once its experts have been read from the disk.
+        calibrator.read(prompts[:1], 1, tokenizer.is_end)
         first = self._now()
         calibrator.read(prompts[:1], 1, tokenizer.is_end)
         a_row = max(self._now() - first, 1e-6) / len(prompts[0])

@@ -28,6 +28,7 @@ from node.home.reconsider import Proposal, Reconsideration, fall_short
 from node.sizes import size_text
 from routing.errors import LocalError
 from routing.quic.connection import Connection
+from routing.routes import Kind
 
 LOOK_SECONDS = 5.0
 """Between looks at what was counted; the log of choices is bounded, so that nothing grows in between."""
@@ -268,8 +269,9 @@ class HomeKeeper:
             fetched.forget(others.experts())
 
     def _connection_to(self, peer_id: str) -> Connection | None:
+        """Who may be asked for cells: not through a relay, whose circuits are others' bandwidth and end by bytes."""
         link = self._live.links.link(peer_id)
-        return None if link is None else link.connection
+        return None if link is None or link.route.kind is Kind.RELAYED else link.connection
 
 
 @asynccontextmanager

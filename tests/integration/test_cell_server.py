@@ -154,7 +154,7 @@ def test_any_range_of_a_blob(model: ModelParts) -> None:
 
 
 def test_a_caller_has_few_streams(model: ModelParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 0.4)
+    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 1.0)
     monkeypatch.setattr(cell_server, "REFUSE_SECONDS", 0.1)
     cells = served_cells(model, [range(12)])
     message = wire.encode_request(right_request(model))
@@ -218,7 +218,7 @@ def test_who_does_not_read_holds_little(model: ModelParts) -> None:
             message = wire.encode_request(right_request(model, count=12, length=length))
             for _ in range(count):
                 await stream.send_message(message)
-            await trio.sleep(3)
+            await trio.sleep(1)
             assert 0 < server.counts.sent_bytes < 10 << 20
             for _ in range(count):
                 assert len(await stream.receive_message(1 << 20)) == 16 + length

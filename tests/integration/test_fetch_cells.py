@@ -193,6 +193,7 @@ def test_who_sends_wrong_bytes_is_dropped_and_named(
     run(test)
 
 
+@pytest.mark.slow
 def test_other_kinds_of_bad_sources(model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "REPLY_SECONDS", 0.3)
     monkeypatch.setattr("node.home.fetch_work.FIRST_REST", 0.01)
@@ -315,6 +316,7 @@ trio.run(main, sys.argv[1], Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_goes_on_where_it_was(model: ModelParts, folder: Path) -> None:
     folder.mkdir()
     (folder / "manifest.json").write_bytes(model.manifest.encoded())

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.test_commands import LOOPBACK, panal, serving
+from tests.integration.test_commands import END_SECONDS, LOOPBACK, panal, serving
 
 pytestmark = pytest.mark.slow
 
@@ -74,6 +78,32 @@ def test_as_text(asking: Path, prompts: Path) -> None:
     assert "tokens/s, all together" in done.stderr and "lanes" in done.stderr
     from_stdin = panal("generate", "-c", asking, "--prompts", "-", "-n", "6", stdin=prompts.read_text())
     assert from_stdin.stdout == done.stdout
+
+
+def test_ctrl_c_ends_both_lanes(asking: Path, prompts: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "node.cli.main",
+        "generate",
+        "-c",
+        str(asking),
+        "--prompts",
+        str(prompts),
+    ]
+    process = subprocess.Popen(
+        [*command, "-n", "400", "--temp", "1.5", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    time.sleep(3)  # it is answering by now: a few hundred passes
+    begun = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    code = process.wait(END_SECONDS)
+    assert time.monotonic() - begun < END_SECONDS
+    assert code == 130 and "Traceback" not in process.stderr.read()
 
 
 def test_what_is_refused(asking: Path, prompts: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def planned(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """A store with a plan of the demo model, and what the command said of it."""
     store = tmp_path_factory.mktemp("planned") / "store"
-    done = panal("home", "plan", demo_model, "--memory", "51%", "--seconds", 12, "--store", store, "--json")
+    done = panal("home", "plan", demo_model, "--memory", "51%", "--seconds", 6, "--store", store, "--json")
     assert done.stderr == ""
     report: dict[str, object] = json.loads(done.stdout)
     return store, report

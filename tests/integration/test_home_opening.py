@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from node.config import NodeConfig, parse_config
@@ -152,13 +153,32 @@ def test_heat_counted_in_use_moves_the_hot_cells(model: ModelParts, store: Store
     stored = stored_in(store, model)
     write_plan(stored, plan_for(model))
     heat = read_heat(stored, shapes_of(stored.manifest))
-    import numpy as np
-
     last = np.full((20_000, 2), 11, np.int32)
     heat.add([(layer, last) for layer in range(4)])
     write_heat(stored, heat)
     with opened(model, store, 'home_memory = "55%"\n') as home:
         assert all(11 in experts for experts in experts_of(home).values())
+
+
+def test_other_cells_of_the_same_files(model: ModelParts, store: Store) -> None:
+    serve = f'home_memory = "50%"\n[[serve]]\nmodel = "{model.path}"\nlayers = "1"\nexperts = "2-3"\n'
+    with opened(model, store, serve) as home:
+        before = experts_of(home)
+        other = home.cells_for(HomeSet.of({1: [3, 7], 2: [0, 11]}))
+        held = other.experts(bytes.fromhex(home.stored.model_id))
+        assert held == {(1, 0): [2, 3, 7], (2, 0): [0, 11]}
+        assert experts_of(home) == before
+        key = bytes.fromhex(home.stored.model_id)
+        found = other.find(key, 1, 0)
+        assert found is not None and not found.is_whole
+        # Scattered experts of a layer are one run beside what is served, and compute what the whole layer does.
+        assert len(found.runs) == 2
+        x = np.random.default_rng(0).standard_normal((4, found.call.n_in)).astype(np.float32)
+        experts, ones = np.array([7, 2, 3, 7]), np.ones(4, np.uint16)
+        weights = np.linspace(0.2, 0.9, 4, dtype=np.float32)
+        whole = model.held[1, "exps"]
+        mine = found.compute(model.kernels, x, ones, experts, weights)
+        assert mine.tobytes() == model.kernels.run(whole, x, ones, experts, weights).tobytes()
 
 
 # --- cells by name ---

@@ -40,8 +40,8 @@ MOST_GROWTH = 1.0
 """How fast it is learnt what a row adds to a trip, as a share, and the most: links jitter by more."""
 
 LEAP = 4.0
-"""Times the expected value that an observation counts at most: one server that fails is not the network, and
-a network that is slower by more is followed in a few passes all the same."""
+"""Times the expected value that an observation counts at most: one server that fails is not the network. Two
+trips in a row that are longer are believed."""
 
 
 class _Line:
@@ -93,7 +93,7 @@ class _Trip:
     """Seconds of a trip = level * (1 + growth * (rows - 1)); the level moves fast, growth slowly."""
 
     def __init__(self) -> None:
-        self._known = False
+        self._known = self._leapt = False
         self._level = self._growth = self._rows = 0.0
 
     def at(self, rows: int) -> float:
@@ -105,7 +105,9 @@ class _Trip:
             return
         expected = self.at(rows)
         if expected > 0:
-            seconds = min(seconds, LEAP * expected)
+            once, self._leapt = self._leapt, seconds > LEAP * expected
+            if not once:
+                seconds = min(seconds, LEAP * expected)
             # Only rows that differ from the usual tell what rows do; what both have in common is the level's.
             apart = rows - self._rows
             surprise = max(-1.0, min(1.0, seconds / expected - 1))
