@@ -37,6 +37,9 @@ UNKNOWN_WAIT = 1.0
 """Seconds for the first small answer on a path: three round trips of the worst links in use, and a cold slice
 read from disk. Half of it is still granted after one answer, a quarter after two, and so on."""
 
+KNOWN_ELSEWHERE = 3
+"""Answers to calls of other sizes that count so: that many at most say something of this size too."""
+
 SLOWEST_RATE = 125_000.0
 """Bytes per second (1 Mbit/s) that more bytes than were ever measured may take."""
 
@@ -112,10 +115,12 @@ class _Size:
     nbytes: _Mean = field(default_factory=_Mean)
     pairs: _Mean = field(default_factory=_Mean)
 
-    def late_after(self) -> float:
+    def late_after(self, elsewhere: int) -> float:
+        """Seconds after which an answer is late; `elsewhere`: answers of other sizes on this path."""
         ordered = sorted(self.waits)
         middle, upper = ordered[len(ordered) // 2], ordered[int(len(ordered) * UPPER)]
-        return middle + max(SPREADS * (upper - middle), PAUSE) + UNKNOWN_WAIT / 2.0 ** len(ordered)
+        known = len(ordered) + min(elsewhere, KNOWN_ELSEWHERE)
+        return middle + max(SPREADS * (upper - middle), PAUSE) + UNKNOWN_WAIT / 2.0**known
 
 
 @dataclass
@@ -180,13 +185,15 @@ class Latencies:
         if known is None or not known.sizes:
             return UNKNOWN_WAIT + 2 * rtt + nbytes / SLOWEST_RATE + pairs * SLOWEST_PAIR
         wanted = _size_class(nbytes)
+        answers = sum(len(size.waits) for size in known.sizes.values())
         size = known.sizes.get(wanted)
         if size is not None:
-            return max(size.late_after(), rtt + PAUSE)
+            return max(size.late_after(answers - len(size.waits)), rtt + PAUSE)
         nearest = known.sizes[min(known.sizes, key=lambda each: (abs(each - wanted), each))]
         more_bytes = max(0.0, nbytes - nearest.nbytes.value)
         more_pairs = max(0.0, pairs - nearest.pairs.value)
-        return max(nearest.late_after(), rtt + PAUSE) + more_bytes / SLOWEST_RATE + more_pairs * SLOWEST_PAIR
+        soon = nearest.late_after(answers - len(nearest.waits))
+        return max(soon, rtt + PAUSE) + more_bytes / SLOWEST_RATE + more_pairs * SLOWEST_PAIR
 
     def overrun(self, peer_id: str, path: str) -> float:
         """Seconds after which half of its late answers have come; infinite if that is not known."""

@@ -32,8 +32,8 @@ def add_arguments(subparsers: Subparsers) -> None:
         epilog=(
             "Prompts are cut from a text at even distances and continued in every way, side by side. The\n"
             "first row decodes plainly with nothing at home; `differ` counts the tokens of the others that\n"
-            "are not its tokens. With FILE it starts local servers; with -c it uses the config's peers. Cells\n"
-            "at home are those that `panal home plan` chose, and must be in the model's file here."
+            "are not its tokens. With FILE it starts local servers; with -c it uses the config's peers.\n"
+            "Cells at home are those that `panal home plan` chose, and must be in the model's file here."
         ),
     )
     add_which(trips, DEFAULT_SERVERS)
@@ -48,7 +48,8 @@ def add_arguments(subparsers: Subparsers) -> None:
         "--home",
         default=DEFAULT_HOMES,
         metavar="SIZE,...",
-        help=f"what is at home, as shares or sizes (default: {DEFAULT_HOMES})",
+        help="what is at home, as shares or sizes; hot:50%% takes the hottest of every layer "
+        f"(default: {DEFAULT_HOMES.replace('%', '%%')})",
     )
     trips.add_argument(
         "--draft",

@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         config = with_draft(config, args.draft)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
     if args.prompts is not None:
+        if args.draft is not None:
+            raise LocalError("--draft goes with --prompt: a batch guesses nothing ahead")
         return run_batch(
             config,
             read_prompts(args.prompts),

@@ -16,7 +16,7 @@ from node.home.choosing import choose, choose_unmeasured, heat_now, predict
 from node.home.estimate import Estimator
 from node.home.fetched import FetchedCells
 from node.home.home_set import HomeSet, Shapes, shapes_of, total_bytes
-from node.home.plan_file import HomePlan, read_heat, read_plan
+from node.home.plan_file import HomePlan, plan_command, read_heat, read_plan
 from node.importing import Progress
 from node.model.gguf.map import MappedModel
 from node.model.held import HeldExperts, hold
@@ -42,6 +42,7 @@ class HomeChoice:
         budget: bytes that were allowed; None where the config names cells, or nothing.
         by: "plan", "default order", "config", or "serve": only what is served is at home.
         predicted: trips per layer and token; None without a plan.
+        plan_command: what makes one.
     """
 
     shapes: Shapes = field(repr=False)
@@ -50,6 +51,7 @@ class HomeChoice:
     budget: int | None
     by: str
     predicted: float | None = None
+    plan_command: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -69,7 +71,7 @@ class HomeChoice:
         if self.predicted is not None:
             told += f", {self.predicted:.2f} trips per layer and token expected"
         if self.by == "default order":
-            told += "; not measured yet: `panal home plan` finds the best ones"
+            told += f"; not measured yet: `{self.plan_command}` finds the best ones"
         if self.lacking:
             told += f"; {size_text(self.lacking.n_bytes(self.shapes))} of it in no file here"
         return told
@@ -167,7 +169,10 @@ class OpenHome:
         estimator = self.estimator()
         if estimator is None or self.plan is None:
             home = choose_unmeasured(self.shapes, self.heat, budget, self.served)
-            return HomeChoice(self.shapes, home, self.lacks(home), budget, "default order")
+            command = plan_command(self.stored)
+            return HomeChoice(
+                self.shapes, home, self.lacks(home), budget, "default order", plan_command=command
+            )
         prediction = predict(self.plan, self.shapes, estimator)
         home = choose(prediction, budget, self.served)
         return HomeChoice(self.shapes, home, self.lacks(home), budget, "plan", prediction.trips(home))

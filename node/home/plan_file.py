@@ -6,6 +6,7 @@ models/<model id>/heat.json         experts' choices counted in use
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -142,7 +143,10 @@ def read_plan(stored: StoredModel) -> HomePlan | None:
         plan = msgspec.json.decode(data, type=HomePlan)
         _check(plan, stored.model_id, stored.manifest)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, LocalError) as error:
-        raise StoreError(f"{path}: is no home plan of this model ({error}); {_again(stored)}") from None
+        raise StoreError(
+            f"{path}: is no home plan of this model ({error}); "
+            f"make it again with `{plan_command(stored)}`, or remove the file"
+        ) from None
     return plan
 
 
@@ -196,8 +200,9 @@ def _read(path: Path) -> bytes | None:
     return data
 
 
-def _again(stored: StoredModel) -> str:
-    return f"make it again with `panal home plan {stored.model_id[:12]} --memory SIZE`, or remove the file"
+def plan_command(stored: StoredModel) -> str:
+    """What makes a plan, as it is typed."""
+    return f"panal home plan {stored.model_id[:12]} --store {shlex.quote(str(stored.folder.parent.parent))}"
 
 
 def _check(plan: HomePlan, model_id: str, manifest: Manifest) -> None:

@@ -269,7 +269,7 @@ class HomeKeeper:
             fetched.forget(others.experts())
 
     def _connection_to(self, peer_id: str) -> Connection | None:
-        """Who may be asked for cells: not through a relay, whose circuits are others' bandwidth and end by bytes."""
+        """Who may be asked for cells: not through a relay, whose circuits are others' bandwidth."""
         link = self._live.links.link(peer_id)
         return None if link is None or link.route.kind is Kind.RELAYED else link.connection
 

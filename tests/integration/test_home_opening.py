@@ -114,7 +114,8 @@ def test_without_a_plan_first_and_last_layers(model: ModelParts, store: Store) -
         found = experts_of(home)
         assert found[0] == found[3] == list(range(12))
         assert home.choice.wanted.n_bytes(home.shapes) <= total_bytes(home.shapes) // 2
-        assert "layers 0,3" in home.choice.line() and "panal home plan" in home.choice.line()
+        assert "layers 0,3" in home.choice.line()
+        assert f"`panal home plan {model.stored.model_id[:12]} --store {store.root}`" in home.choice.line()
         assert home.choice.as_dict()["predicted_trips_per_layer_token"] is None
         assert json.dumps(home.choice.as_dict())
 
@@ -171,7 +172,7 @@ def test_other_cells_of_the_same_files(model: ModelParts, store: Store) -> None:
         key = bytes.fromhex(home.stored.model_id)
         found = other.find(key, 1, 0)
         assert found is not None and not found.is_whole
-        # Scattered experts of a layer are one run beside what is served, and compute what the whole layer does.
+        # Scattered experts of a layer are one run beside what is served, and compute what a whole one does.
         assert len(found.runs) == 2
         x = np.random.default_rng(0).standard_normal((4, found.call.n_in)).astype(np.float32)
         experts, ones = np.array([7, 2, 3, 7]), np.ones(4, np.uint16)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from node.decode.batch import Batch
-from node.decode.batch_answers import BatchAnswer, BatchRun
+from node.decode.batch_answers import BatchRun
+from node.decode.batch_report import BatchAnswer
 from node.decode.lanes import Lane, Lanes
 from node.decode.ledger import TripsLedger
 from node.engine.expert_holes import ExpertInputs, ExpertPort

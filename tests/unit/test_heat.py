@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.home.heat import HALF_LIFE, LEAST_RECENT, LOG_LENGTH, Heat, HeatLog, HeatNumbers, merged
@@ -38,6 +38,7 @@ def test_choices_add_up_and_fade() -> None:
     assert heat.numbers().layers[0][1] == pytest.approx(1.0)  # 2, half of it
 
 
+@settings(max_examples=25)
 @given(
     st.lists(
         st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=1, max_size=3),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from routing.latency import (
+    KNOWN_ELSEWHERE,
     KNOWN_OVERRUNS,
     MAX_PATHS,
     OVERRUNS,
@@ -73,6 +74,14 @@ def test_what_was_measured_seldom_gets_half_as_much_with_each_answer() -> None:
     for number in range(1, 12):
         answers(known, [0.04])
         assert patience(known) == pytest.approx(0.04 + PAUSE + UNKNOWN_WAIT / 2**number)
+
+
+def test_what_is_known_of_other_sizes_counts_a_little() -> None:
+    known = Latencies()
+    answers(known, [0.04] * 50)
+    answers(known, [0.05], nbytes=10 * SMALL)
+    expected = 0.05 + PAUSE + UNKNOWN_WAIT / 2 ** (1 + KNOWN_ELSEWHERE)
+    assert patience(known, nbytes=10 * SMALL) == pytest.approx(expected)
 
 
 def test_a_steady_path_is_late_soon_and_an_unsteady_one_later() -> None:

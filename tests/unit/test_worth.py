@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.home.worth import Sample, Worth, chance_of, fit, tokens_per_pass
@@ -45,6 +45,7 @@ def test_nothing_tried_and_nothing_lost() -> None:
     assert all(0 <= worth < 0.02 for worth in fit(LAYERS, perfect, 8).layers.values())
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(*[st.floats(0, 1)] * 4, st.floats(1, 9), st.integers(1, 1000)), max_size=12))
 def test_whatever_was_seen_the_numbers_make_sense(seen: list[tuple[float, ...]]) -> None:
     samples = [Sample(dict(zip(LAYERS, each[:4], strict=True)), each[4], int(each[5])) for each in seen]

@@ -4,7 +4,8 @@ A pass of so many rows takes
 
     seconds computing (rows) + trips (rows) x seconds of a trip (rows)
 
-The first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
+A pass without guesses has a mean of its own for the first: in it a second row may keep the first company, whose
+experts nobody computes. Else the first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
 1 - LEFT_ALONE^(rows - 1), as a further row needs fewer and fewer layers that none before it needed. Where
 rows do not vary nothing is learnt of a slope, and what was known of it stays. The length of a trip follows
 the network within a few passes.
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 from node.decode.drafting.rule import PassOutcome
 
-LEFT_ALONE = 0.7
+LEFT_ALONE = 0.6
 """Share of the layers that no row has asked for, and that a further row leaves so (hot experts at home)."""
 
+ALONE_MEMORY = 0.9
 COMPUTE_MEMORY = 0.95
 TRIPS_MEMORY = 0.97
 TRIP_MEMORY = 0.8
@@ -42,6 +44,20 @@ MOST_GROWTH = 1.0
 LEAP = 4.0
 """Times the expected value that an observation counts at most: one server that fails is not the network. Two
 trips in a row that are longer are believed."""
+
+
+class _Mean:
+    """Of what was seen, then of what was seen lately."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        if self.count:
+            value = min(value, LEAP * self.mean)
+        self.count += 1
+        self.mean += max(1 / self.count, 1 - ALONE_MEMORY) * (value - self.mean)
 
 
 class _Line:
@@ -126,6 +142,7 @@ class PassCosts:
 
     def __init__(self, least_rows: int) -> None:
         self._least_rows = least_rows
+        self._alone = _Mean()
         self._compute = _Line(COMPUTE_MEMORY, PRIOR_ROW, COMPUTE_TRUST)
         self._trips = _Line(TRIPS_MEMORY, PRIOR_TRIPS, TRIPS_TRUST)
         self._trip = _Trip()
@@ -139,7 +156,11 @@ class PassCosts:
 
     def learn(self, outcome: PassOutcome) -> None:
         rows = outcome.rows
-        self._compute.add(max(rows, self._least_rows), max(0.0, outcome.pass_seconds - outcome.waited))
+        computed = max(0.0, outcome.pass_seconds - outcome.waited)
+        if rows == 1:
+            self._alone.add(computed)
+        if rows > 1 or not self._compute.known:
+            self._compute.add(max(rows, self._least_rows), computed)
         self._trips.add(_touched(rows), outcome.trips)
         if outcome.trips:
             self._trip.add(rows, outcome.waited / outcome.trips)
@@ -159,6 +180,8 @@ class PassCosts:
         return self.compute_seconds(rows) + self.trips(rows) * self.trip_seconds(rows)
 
     def compute_seconds(self, rows: int) -> float:
+        if rows == 1 and self._alone.count:
+            return self._alone.mean
         return self._compute.at(max(rows, self._least_rows))
 
     def trips(self, rows: int) -> float:

@@ -43,7 +43,7 @@ WAY_MEMORY = 0.95
 WAY_PRIOR = 4.0
 """Passes of which it is taken that they went as expected, at the beginning."""
 
-MOST_CORRECTION = 2.0
+MOST_CORRECTION = 4.0
 """Factor by which an expectation is corrected at most."""
 
 TRY_SHARE = 0.01
