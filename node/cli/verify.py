@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import (
@@ -15,12 +12,10 @@ from node.cli.arguments import (
     Subparsers,
     add_command,
     add_json,
-    add_store,
-    integer,
     integers,
     number,
 )
-from routing.errors import LocalError
+from node.cli.which_swarm import add_which, on_swarm
 
 if TYPE_CHECKING:
     from node.cli.progress import Progress
@@ -29,8 +24,6 @@ if TYPE_CHECKING:
 
 EXIT_FAILED = 1  # a check did not hold
 DEFAULT_SERVERS = 2
-
-MAX_SERVERS = 64  # local processes; more than one a core only costs memory
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -47,17 +40,7 @@ def add_arguments(subparsers: Subparsers) -> None:
             'wire = "auto" in a config goes by.'
         ),
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a GGUF file (any part of a split)")
-    which.add_argument(
-        "-c", "--config", type=Path, metavar="FILE", help="a config with a [backbone] and peers"
-    )
-    parser.add_argument(
-        "--servers",
-        type=integer(1, MAX_SERVERS),
-        metavar="N",
-        help="local expert servers to start, with FILE only (default: 2)",
-    )
+    add_which(parser, DEFAULT_SERVERS)
     parser.add_argument("--combine", choices=COMBINES, help="default: rows, or the config's")
     parser.add_argument("--wire", choices=WIRES, help="default: f32, or the config's")
     parser.add_argument(
@@ -81,70 +64,28 @@ def add_arguments(subparsers: Subparsers) -> None:
         metavar="A",
         help="share of equal likeliest tokens that passes (default: 0.98)",
     )
-    add_store(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare; 0 if the promise of the mode holds, 1 if not."""
-    from node.cli.progress import Progress
-    from node.interrupt import run_interruptible
-
-    with Progress() as progress:
-        if args.config is not None:
-            if args.servers is not None:
-                raise LocalError(
-                    "--servers starts local servers for a FILE; with -c the config's peers are used"
-                )
-            verdict = run_interruptible(lambda: _verify_config(args, progress), progress.stop)
-        else:
-            with tempfile.TemporaryDirectory(prefix="panal-verify-") as folder:
-                verdict = _verify_file(args, Path(folder), progress)
     import msgspec
 
+    from node.cli.progress import Progress
+
+    with Progress() as progress:
+        verdict = on_swarm(
+            args,
+            DEFAULT_SERVERS,
+            lambda config: _verify(args, config, progress),
+            progress,
+            whole_runs=args.combine == "stable",
+        )
     if args.json:
         print(msgspec.json.encode(verdict).decode())
     else:
         print(_report(verdict))
     return 0 if verdict.passed else EXIT_FAILED
-
-
-def _verify_file(args: argparse.Namespace, folder: Path, progress: Progress) -> Verdict:
-    """Start local servers with a share of every layer each."""
-    from node.config import default_store, parse_config, render_config
-    from node.engine import library as llama
-    from node.importing import import_model
-    from node.interrupt import run_blocking, run_interruptible
-    from node.local_swarm import LocalSwarm
-    from node.model.store import Store
-
-    store = args.store or default_store(os.environ)
-    stored = run_blocking(
-        lambda: import_model(llama.load(), Store(store), args.file, progress.report), progress.stop
-    )
-    with LocalSwarm(folder, store, threads=1) as swarm:
-        progress.report("starting servers", 0, 0)
-        swarm.start(
-            args.file,
-            stored.manifest,
-            args.servers or DEFAULT_SERVERS,
-            whole_runs=args.combine == "stable",
-        )
-        text = render_config(
-            store=str(Path(store).resolve()),
-            identity="identity.key",
-            threads=1,
-            peers=[str(address) for address in swarm.addresses],
-            model=str(args.file.resolve()),
-        )
-        config = parse_config(text, folder / "node.toml", Path(store))
-        return run_interruptible(lambda: _verify(args, config, progress), progress.stop)
-
-
-async def _verify_config(args: argparse.Namespace, progress: Progress) -> Verdict:
-    from node.config import load_config
-
-    return await _verify(args, load_config(args.config), progress)
 
 
 async def _verify(args: argparse.Namespace, config: NodeConfig, progress: Progress) -> Verdict:

@@ -42,15 +42,25 @@ def add_which(parser: argparse.ArgumentParser, servers: int) -> None:
 
 
 def on_swarm(
-    args: argparse.Namespace, servers: int, work: Callable[[NodeConfig], Awaitable[T]], progress: Progress
+    args: argparse.Namespace,
+    servers: int,
+    work: Callable[[NodeConfig], Awaitable[T]],
+    progress: Progress,
+    *,
+    whole_runs: bool = False,
 ) -> T:
-    """Do something with the swarm that the arguments name; local servers are gone afterwards."""
+    """Do something with the swarm that the arguments name; local servers are gone afterwards.
+
+    Args:
+        servers: as for `add_which`.
+        whole_runs: local servers get whole runs of experts, as combine stable needs.
+    """
     from node.config import load_config
     from node.interrupt import run_interruptible
 
     if args.config is None:
         with tempfile.TemporaryDirectory(prefix="panal-") as folder:
-            return _on_local_swarm(args, servers, work, progress, Path(folder))
+            return _on_local_swarm(args, servers, work, progress, Path(folder), whole_runs)
     if args.servers is not None:
         raise LocalError("--servers starts local servers for a FILE; with -c the config's peers are used")
     config = load_config(args.config)
@@ -63,6 +73,7 @@ def _on_local_swarm(
     work: Callable[[NodeConfig], Awaitable[T]],
     progress: Progress,
     folder: Path,
+    whole_runs: bool,
 ) -> T:
     from node.config import default_store, parse_config, render_config
     from node.engine import library as llama
@@ -77,7 +88,7 @@ def _on_local_swarm(
     )
     with LocalSwarm(folder, store, threads=1) as swarm:
         progress.report("starting servers", 0, 0)
-        swarm.start(args.file, stored.manifest, args.servers or servers)
+        swarm.start(args.file, stored.manifest, args.servers or servers, whole_runs=whole_runs)
         text = render_config(
             store=str(Path(store).resolve()),
             identity="identity.key",
