@@ -70,7 +70,7 @@ def test_where_it_does_not_pay_it_turns_itself_off() -> None:
 
 
 def test_a_rule_that_is_wrong_about_costs_still_finds_out() -> None:
-    """Rows of real passes cost ten times what any straight line foresees from few of them."""
+    """Passes with guesses take three times as long as without, however few rows they have."""
 
     class Steep(World):
         def step(self, rule: Any) -> None:

@@ -149,7 +149,7 @@ def test_one_server_with_a_late_answer_in_twenty(offset: int, late: str) -> None
 
 def test_late_answers_are_what_is_hedged_and_hardly_any_is_waited_for() -> None:
     usual, seen = FarSwarm(1).run(), FarSwarm(1, "p0").run()
-    assert seen.lates >= 10
+    assert seen.lates >= 6
     waited_for = sum(took > LATE for took in seen.took)
     assert waited_for <= 0.1 * seen.lates
     assert seen.hedges_won >= 0.9 * seen.lates
@@ -162,7 +162,7 @@ def test_without_hedges_and_estimates_each_late_answer_is_waited_for() -> None:
     swarm.weighing.look(0.0)
     swarm.weighing.look = lambda now: None  # type: ignore[method-assign]
     seen = swarm.run()
-    assert seen.lates >= 20 and sum(took > LATE for took in seen.took) == seen.lates
+    assert seen.lates >= 15 and sum(took > LATE for took in seen.took) == seen.lates
     assert seen.quantile(0.99) > 5 * seen.quantile(0.5)
 
 

@@ -4,11 +4,11 @@ A pass of so many rows takes
 
     seconds computing (rows) + trips (rows) x seconds of a trip (rows)
 
-A pass without guesses has a mean of its own for the first: in it a second row may keep the first company, whose
-experts nobody computes. Else the first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
+The first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
 1 - LEFT_ALONE^(rows - 1), as a further row needs fewer and fewer layers that none before it needed. Where
-rows do not vary nothing is learnt of a slope, and what was known of it stays. The length of a trip follows
-the network within a few passes.
+rows do not vary nothing is learnt of a slope, and what was known of it stays. What a pass without guesses computes
+is a mean of its own: nobody computes experts for the row that keeps its row company. The length of a trip
+follows the network within a few passes.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ TRIPS_TRUST = 1.0
 GROWTH_STEP = 0.05
 MOST_GROWTH = 1.0
 """How fast it is learnt what a row adds to a trip, as a share, and the most: links jitter by more."""
+
+CHANGED = 0.5
+"""Share by which a trip differs from what was expected, from which on it says nothing about rows."""
 
 LEAP = 4.0
 """Times the expected value that an observation counts at most: one server that fails is not the network. Two
@@ -124,11 +127,11 @@ class _Trip:
             once, self._leapt = self._leapt, seconds > LEAP * expected
             if not once:
                 seconds = min(seconds, LEAP * expected)
-            # Only rows that differ from the usual tell what rows do; what both have in common is the level's.
-            apart = rows - self._rows
-            surprise = max(-1.0, min(1.0, seconds / expected - 1))
-            self._growth += GROWTH_STEP * surprise * apart / (1 + apart * apart)
-            self._growth = max(0.0, min(MOST_GROWTH, self._growth))
+            # Rows that differ from the usual tell what rows do, unless it is the network that changes.
+            apart, surprise = rows - self._rows, seconds / expected - 1
+            if abs(surprise) < CHANGED:
+                self._growth += GROWTH_STEP * surprise * apart / (1 + apart * apart)
+                self._growth = max(0.0, min(MOST_GROWTH, self._growth))
         self._rows += (1 - TRIPS_MEMORY) * (rows - self._rows)
         self._level += (1 - TRIP_MEMORY) * (seconds / (1 + self._growth * (rows - 1)) - self._level)
 
