@@ -133,7 +133,7 @@ def test_a_calm_swarm_is_as_quick_as_the_slowest_that_must_be_asked_and_hedges_n
         assert np.median(np.array(seen.took) / seen.expected) <= 1.1
         # Of each slice the nearer server is asked, unless the other one was quicker a moment ago.
         nearest = max(min(RTTS[n], RTTS[(n + offset) % SLICES]) for n in range(SLICES))
-        assert seen.quantile(0.5) <= 1.1 * nearest
+        assert seen.quantile(0.5) <= 1.15 * nearest
         # All that is late here are lost packets, 1 answer in 500.
         assert seen.hedges <= 0.01 * seen.requests
         assert seen.doubted <= 0.03 * 2 * SLICES * len(seen.took)

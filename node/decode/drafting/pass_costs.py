@@ -6,9 +6,9 @@ A pass of so many rows takes
 
 The first two are lines, fitted by recursive least squares that forgets: computing over rows, trips over
 1 - LEFT_ALONE^(rows - 1), as a further row needs fewer and fewer layers that none before it needed. Where
-rows do not vary nothing is learnt of a slope, and what was known of it stays. What a pass without guesses computes
-is a mean of its own: nobody computes experts for the row that keeps its row company. The length of a trip
-follows the network within a few passes.
+rows do not vary nothing is learnt of a slope, and what was known of it stays. What a pass without guesses
+computes is a mean of its own: nobody computes experts for the row that keeps its only row company. The length
+of a trip follows the network within a few passes.
 """
 
 from __future__ import annotations
