@@ -31,8 +31,8 @@ CLEAR_SECONDS = 0.003
 of a good line decides who is first, and the table does not take note of changes (routing.table)."""
 
 SERVER_SECONDS = 0.001
-"""What one more server in a call has to save: 0.4 ms (measured) to make, send and check request and answer, and
-as much for being one more of which 1 answer in 100 is some 50 ms late."""
+"""What one more server in a call has to save: 0.4 ms (measured) to make, send and check request and answer,
+and as much for being one more of which 1 answer in 100 is some 50 ms late."""
 
 Cover = list[tuple[Holder, int]]
 """Servers, each with its experts as bits."""

@@ -38,15 +38,12 @@ from routing.wire import holdings
 SETTLE_SECONDS = 3.0
 """What the plane takes to fill its windows after a dial, see routing.quic.warmup."""
 
-WARM_UP = 60
-"""Calls before those that count, by which the estimates get to know the peers."""
-
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """What to measure.
 
     Attributes:
-        calls: that count.
+        calls: that count; warm_up: before them, by which the estimates get to know the peers.
         follow: the table follows the estimates, as in a backbone; else servers are chosen by distance alone.
         hedge: late answers are hedged.
         used, experts: how many experts each token has, and out of which: first to last.
@@ -54,6 +51,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     calls: int
+    warm_up: int
     follow: bool
     hedge: bool
     used: int
@@ -114,7 +112,7 @@ class Client:
             "won": 0,
             "late": [],
         }
-        for number in range(WARM_UP + task.calls):
+        for number in range(task.warm_up + task.calls):
             expert_call = self._stored.manifest.calls[number % len(self._stored.manifest.calls)]
             call = self._call(expert_call, task, rng)
             if task.follow:
@@ -122,7 +120,7 @@ class Client:
             layer = table.holders(call.layer, call.call_index)
             begun = time.perf_counter()
             _, stats = await star.dispatch(call, layer, WireSettings())
-            if number >= WARM_UP:
+            if number >= task.warm_up:
                 found["seconds"].append(time.perf_counter() - begun)
                 found["chosen"].append(self._chosen(call, layer))
                 found["requests"] += len(found["chosen"][-1]) + stats.hedges + stats.moved
