@@ -24,8 +24,8 @@ class Guessers:
     """Makes the guesser of each session of a backbone; what they learn is common.
 
     Args:
-        draft: "auto", "off", "self", "ngram" or "model". auto: the small model where there is one, else the
-            experts at home together with look-up, or look-up alone where nothing is at home.
+        draft: "auto", "off", "self", "ngram" or "model". auto: look-up together with the small model where there
+            is one, else with the experts at home; alone where there is neither.
         draft_model: the small model's file.
         has_home: whether anything is at home now.
         left_out: see `SelfDraft`.
@@ -58,7 +58,8 @@ class Guessers:
         backbone = self.backbone
         if self.draft == "model" or (self.draft == "auto" and self.draft_model is not None):
             assert self.draft_model is not None  # the config sees to it
-            return DraftModel(backbone.model.library, self.draft_model, backbone.model, n_ctx=backbone.n_ctx)
+            small = DraftModel(backbone.model.library, self.draft_model, backbone.model, n_ctx=backbone.n_ctx)
+            return small if self.draft == "model" else AgreedDrafter(small, NgramDrafter())
         if self.draft == "ngram" or (self.draft == "auto" and not self.has_home()):
             return NgramDrafter()
         at_home = SelfDraft(backbone, self.left_out, sequence)
