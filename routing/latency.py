@@ -5,9 +5,9 @@ Rules
    PAUSE). Ranks and not means: one answer in twenty that is half a second late leaves both where they are, so
    the next such is known as late, while a path that has become slower as a whole moves them within a dozen
    answers. What was measured seldom or never is given longer.
-2. The answer expected of a peer, by which replicas are compared, is its round trip + what its answers take
-   beyond that and beyond computing + what it computes for each pair + its queue. Here means are right: an
-   answer that is late now and then has its share in it.
+2. The answer expected of a peer, by which replicas are compared, is its round trip + what its last answers took
+   beyond that and beyond computing + what it computes for each pair + its queue. Here the mean is right: an
+   answer that is late now and then has its share in it, and no more than that.
 3. What a peer says of itself (its compute time, its load) moves only how its own seconds are divided.
 """
 
@@ -56,7 +56,7 @@ KNOWN_OVERRUNS = 4
 # --- what to expect ---
 
 MEAN_SHARE = 1 / 8
-"""Weight of the newest in a smoothed mean (RFC 6298's)."""
+"""Weight of the newest in a smoothed mean (RFC 6298's): of seconds a pair, and of sizes."""
 
 SMALL_BYTES = 256 * 1024
 """Calls up to this size tell peers apart: of larger ones the time is bandwidth, and peers are not asked for
@@ -127,7 +127,7 @@ class _Size:
 class _Path:
     sizes: dict[int, _Size] = field(default_factory=dict)
     overruns: deque[float] = field(default_factory=lambda: deque(maxlen=OVERRUNS))
-    beyond: _Mean = field(default_factory=_Mean)  # of small calls: seconds over round trip and computing
+    beyond: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # of small calls: the rest
     per_pair: _Mean = field(default_factory=_Mean)  # of small calls: seconds computing
     answered_at: float = -math.inf
     load: float = 0.0
@@ -174,7 +174,7 @@ class Latencies:
         size.nbytes.add(nbytes)
         size.pairs.add(pairs)
         if nbytes <= SMALL_BYTES:
-            known.beyond.add(max(0.0, beyond))
+            known.beyond.append(max(0.0, beyond))
         known.answered_at = now
 
     # --- what follows ---
@@ -205,9 +205,10 @@ class Latencies:
     def cost(self, peer_id: str, path: str, now: float, *, rtt: float) -> Cost:
         """The answer expected of a peer (rule 2)."""
         known = self._paths.get((peer_id, path))
-        if known is None or not known.beyond.known:
+        if known is None or not known.beyond:
             return Cost(rtt + UNKNOWN_COST, 0.0)
-        beyond = known.beyond.value * math.exp2(-max(0.0, now - known.answered_at) / STALE_SECONDS)
+        beyond = sum(known.beyond) / len(known.beyond)
+        beyond *= math.exp2(-max(0.0, now - known.answered_at) / STALE_SECONDS)
         return Cost(rtt + beyond + self.load(peer_id, path, now), known.per_pair.value)
 
     def load(self, peer_id: str, path: str, now: float) -> float:

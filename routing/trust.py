@@ -5,9 +5,11 @@ sends garbage does so on every path.
 
 Rules
 1. A fault makes a path *doubted*: others are asked first. Each fault after the doubt is over doubles it; an
-   answer ends it, STEADY_ANSWERS in a row or quiet time clear the record. A late answer is still an answer:
-   it takes the doubt back as if it had not been.
-2. Garbage (no reply, not the reply to this, not numbers) makes a peer *distrusted*, for longer, and no
+   answer ends it, STEADY_ANSWERS in a row or quiet time clear the record.
+2. A path with STEADY_ANSWERS in a row is forgiven one late answer: packets get lost, devices pause. The next,
+   or the first of a path that is not steady, is a fault. A late answer is still an answer: if it comes after
+   all it takes the fault back as if it had not been.
+3. Garbage (no reply, not the reply to this, not numbers) makes a peer *distrusted*, for longer, and no
    later answer ends that, only time.
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 FIRST_DOUBT = 1.0
@@ -76,7 +78,7 @@ class _Record:
 @dataclass
 class _Path:
     record: _Record = field(default_factory=_Record)
-    before_late: tuple[int, float, float] | None = None  # the record before it was late
+    before_late: tuple[_Record, int] | None = None  # record and steadiness before it was late
     busy_until: float = -math.inf
     steady: int = 0
 
@@ -96,11 +98,12 @@ class Trust:
     def answered(self, peer_id: str, path: str, now: float) -> None:
         """A valid answer."""
         known = self._of(peer_id, path)
-        known.steady += 1
         if known.before_late is not None:
-            known.record = _Record(*known.before_late)
+            doubted = known.record.until
+            known.record, known.steady = known.before_late
             known.before_late = None
-            self.changes += 1
+            self.changes += known.record.until != doubted
+        known.steady += 1
         if known.record.until > now or known.busy_until > now:
             known.record.until = known.busy_until = now
             self.changes += 1
@@ -110,9 +113,13 @@ class Trust:
     def late(self, peer_id: str, path: str, now: float) -> None:
         """An answer is not there when it should be; it may still come."""
         known = self._of(peer_id, path)
-        if now >= known.record.until:  # the same doubt is not counted for each call under way
-            record = known.record
-            known.before_late = (record.strikes, record.until, record.at)
+        if now < known.record.until:
+            return  # the same doubt is not counted for each call under way
+        if known.before_late is None:
+            known.before_late = replace(known.record), known.steady
+        if known.steady >= STEADY_ANSWERS:
+            known.steady = 0
+        else:
             self._doubt(known, now)
 
     def failed(self, peer_id: str, path: str, fault: Fault, now: float) -> None:

@@ -251,6 +251,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--calls", type=positive, default=400, metavar="N", help="that count, each time (400)"
     )
+    parser.add_argument("--warm-up", type=positive, default=60, metavar="N", help="calls before them (60)")
     parser.add_argument(
         "--late", type=_names, default=("a4",), metavar="A,B", help=f"of {','.join(names)} (a4)"
     )

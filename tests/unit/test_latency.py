@@ -217,7 +217,7 @@ def test_a_late_answer_now_and_then_has_its_share_in_the_cost() -> None:
     known.beaten("a", "direct", now, wait=0.13, rtt=0.04, nbytes=SMALL, pairs=4)
     after = known.cost("a", "direct", now, rtt=0.04)
     assert before.of(4) == pytest.approx(0.05)
-    assert after.of(4) == pytest.approx(0.05 + 0.08 / 8)
+    assert after.of(4) == pytest.approx(0.05 + 0.08 / WINDOW)
     assert after.per_pair == before.per_pair
 
 

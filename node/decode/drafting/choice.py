@@ -24,8 +24,8 @@ class Guessers:
     """Makes the guesser of each session of a backbone; what they learn is common.
 
     Args:
-        draft: "auto", "off", "self", "ngram" or "model". auto: look-up together with the small model where there
-            is one, else with the experts at home; alone where there is neither.
+        draft: "auto", "off", "self", "ngram" or "model". auto: look-up together with the small model where
+            there is one, else with the experts at home; alone where there is neither.
         draft_model: the small model's file.
         has_home: whether anything is at home now.
         left_out: see `SelfDraft`.
@@ -40,7 +40,8 @@ class Guessers:
     acceptance: Acceptance = field(default_factory=Acceptance)
 
     def __post_init__(self) -> None:
-        self._most_rows = self.backbone.most_rows if self.exact else MOST_ROWS
+        backbone = self.backbone
+        self._most_rows = backbone.most_rows if self.exact else min(MOST_ROWS, backbone.context.n_ubatch)
         self._least_rows = LEAST_ROWS if self.exact else 1
 
     def make(self, sequence: int = 0) -> Guessing | None:
