@@ -5,9 +5,9 @@ Rules
    PAUSE). Ranks and not means: one answer in twenty that is half a second late leaves both where they are, so
    the next such is known as late, while a path that has become slower as a whole moves them within a dozen
    answers. What was measured seldom or never is given longer.
-2. The answer expected of a peer, by which replicas are compared, is its round trip + what its last answers took
-   beyond that and beyond computing + what it computes for each pair + its queue. Here the mean is right: an
-   answer that is late now and then has its share in it, and no more than that.
+2. The answer expected of a peer, by which replicas are compared, is its round trip + what its last answers
+   took beyond that and beyond computing + what it computes for each pair + its queue. Here the mean is right:
+   an answer that is late now and then has its share in it, and no more than that.
 3. What a peer says of itself (its compute time, its load) moves only how its own seconds are divided.
 """
 
@@ -29,7 +29,7 @@ SPREADS = 4.0
 """Of answers with normal jitter 6 in 1,000 are later than four times from the median to the upper fifth of
 the WINDOW before them, with exponential jitter 25."""
 
-PAUSE = 0.015
+PAUSE = 0.010
 """Seconds over the median before an answer can be late: a healthy device's pauses (its core given to somebody
 else, another caller's rows, garbage collection)."""
 

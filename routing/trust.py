@@ -6,9 +6,9 @@ sends garbage does so on every path.
 Rules
 1. A fault makes a path *doubted*: others are asked first. Each fault after the doubt is over doubles it; an
    answer ends it, STEADY_ANSWERS in a row or quiet time clear the record.
-2. A path with STEADY_ANSWERS in a row is forgiven one late answer: packets get lost, devices pause. The next,
-   or the first of a path that is not steady, is a fault. A late answer is still an answer: if it comes after
-   all it takes the fault back as if it had not been.
+2. A late answer is a fault if the path was not steady before (STEADY_ANSWERS in a row), or if the next one
+   is late as well: packets get lost and devices pause, but not twice in a row. It is still an answer: if it
+   comes after all, or the next one comes in time, the fault is taken back as if it had not been.
 3. Garbage (no reply, not the reply to this, not numbers) makes a peer *distrusted*, for longer, and no
    later answer ends that, only time.
 """

@@ -1,9 +1,11 @@
-"""A node's config, one TOML file: its shape as written (`shape`), what it means (`meaning`), and the
-commented file that `panal init` writes (`render`)."""
+"""A node's config, one TOML file: its shape as written (`shape`), what it means (`meaning`, which makes
+`settings` of it), and the commented file that `panal init` writes (`render`)."""
 
 from __future__ import annotations
 
-from node.config.meaning import (
+from node.config.meaning import default_store, load_config, parse_config
+from node.config.render import render_config
+from node.config.settings import (
     BackboneConfig,
     ConfigError,
     EngineConfig,
@@ -13,11 +15,7 @@ from node.config.meaning import (
     RelayConfig,
     ServeConfig,
     SwarmConfig,
-    default_store,
-    load_config,
-    parse_config,
 )
-from node.config.render import render_config
 
 __all__ = [
     "BackboneConfig",

@@ -53,6 +53,9 @@ def test_a_late_answer_is_hedged_after_the_tail_of_what_was_measured() -> None:
         assert (stats.late, stats.hedges, stats.hedges_won, stats.failures) == (["a"], 1, 1, [])
         assert (stats.trips, stats.waves) == (1, 2)
         assert a.cancelled == 1 and b.cancelled == 0
+        # Once is bad luck, twice in a row is not.
+        assert not swarm.star.estimates.doubted("a", "direct", trio.current_time())
+        await swarm.ask(BOTH)
         assert swarm.star.estimates.doubted("a", "direct", trio.current_time())
         assert not swarm.star.estimates.doubted("a", "direct", trio.current_time() + FIRST_DOUBT)
 

@@ -70,6 +70,30 @@ def test_an_answer_that_comes_late_takes_the_doubt_back_as_if_it_had_not_been() 
     assert until(trust, start=30.0) == pytest.approx(30.0 + FIRST_DOUBT, abs=0.11)
 
 
+def test_a_steady_path_is_forgiven_a_late_answer_but_not_two_in_a_row() -> None:
+    trust = Trust()
+    answers(trust, STEADY_ANSWERS)
+    for now in range(10, 15):  # each time the next answer is there in time
+        trust.late("a", "direct", float(now))
+        assert not trust.doubted("a", "direct", float(now))
+        answers(trust, 1, start=now + 0.5)
+    assert trust.changes == 0
+    trust.late("a", "direct", 20.0)
+    trust.late("a", "direct", 20.1)
+    assert until(trust, start=20.1) == pytest.approx(20.1 + FIRST_DOUBT, abs=0.11)
+    answers(trust, 1, start=20.5)  # it is there after all
+    assert not trust.doubted("a", "direct", 20.6)
+    trust.late("a", "direct", 21.0)
+    assert not trust.doubted("a", "direct", 21.0)
+
+
+def test_a_path_that_is_not_steady_is_doubted_at_its_first_late_answer() -> None:
+    trust = Trust()
+    answers(trust, STEADY_ANSWERS - 1)
+    trust.late("a", "direct", 1.0)
+    assert trust.doubted("a", "direct", 1.0)
+
+
 def test_an_answer_ends_the_doubt_and_a_run_of_them_clears_the_record() -> None:
     for run, expected in ((1, 4 * FIRST_DOUBT), (STEADY_ANSWERS, FIRST_DOUBT)):
         trust = Trust()
