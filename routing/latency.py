@@ -35,10 +35,14 @@ else, another caller's rows, garbage collection)."""
 
 UNKNOWN_WAIT = 1.0
 """Seconds for the first small answer on a path: three round trips of the worst links in use, and a cold slice
-read from disk. Half of it is still granted after one answer, a quarter after two, and so on."""
+read from disk."""
 
-KNOWN_ELSEWHERE = 3
-"""Answers to calls of other sizes that count so: that many at most say something of this size too."""
+LESS_UNKNOWN = 8.0
+"""What is granted beyond what was measured becomes so many times less with each answer: an eighth of a second
+is left after one, nothing that matters after three."""
+
+KNOWN_ELSEWHERE = 1
+"""Answers to calls of other sizes count as so many at most."""
 
 SLOWEST_RATE = 125_000.0
 """Bytes per second (1 Mbit/s) that more bytes than were ever measured may take."""
@@ -120,7 +124,7 @@ class _Size:
         ordered = sorted(self.waits)
         middle, upper = ordered[len(ordered) // 2], ordered[int(len(ordered) * UPPER)]
         known = len(ordered) + min(elsewhere, KNOWN_ELSEWHERE)
-        return middle + max(SPREADS * (upper - middle), PAUSE) + UNKNOWN_WAIT / 2.0**known
+        return middle + max(SPREADS * (upper - middle), PAUSE) + UNKNOWN_WAIT / LESS_UNKNOWN**known
 
 
 @dataclass

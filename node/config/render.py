@@ -63,7 +63,7 @@ _BACKBONE_REST = """\
 # deadline = 30.0     # seconds a call to an expert server may take
 # draft = "auto"      # who guesses tokens ahead, to save trips: "self", "ngram", "model", "off", or "auto"
 # draft_model = "small.gguf"   # a small whole model with the same vocabulary, to guess with
-# exact = true        # guessing changes no token; false: a little less computing, rarely other tokens
+# exact = true        # guessing changes no token (rows, stable); false: less computing, rarely other tokens
 # home_memory = "4 GiB"    # or "50%": experts computed here, chosen to save trips (panal home plan measures)
 #   (or name them in [[backbone.home]] tables: layers, and experts if not all of these layers)
 """

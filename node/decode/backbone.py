@@ -67,6 +67,7 @@ class Backbone:
         self.own_caches = own_caches
         self._owns_model = model is None
         self.model = model or LlamaModel(library, [stored.trunk])
+        self.threads = threads
         self.can_rewind = can_rewind(self.model)
         self.most_rows = min(most_rows(stored.manifest), n_ubatch)
         try:

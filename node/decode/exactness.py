@@ -7,6 +7,9 @@ these bounds a row's bytes do not depend on how many rows are beside it:
 1. No pass of one row: a second one, of which nobody reads anything, keeps it company. Its experts are
    answered with zeros and cost no trip.
 2. At most FEW_ROWS rows where a tensor has one of the types that need it.
+
+Experts elsewhere keep to it by themselves with combine rows and stable. With sum, who adds up what depends on all
+experts that a pass needs, wherever several peers hold some of the same: then guessing may change last bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fewer trips, attacked: home sets swapped under way, servers that die, early sends given up, odd sizes."""
+"""Fewer trips, attacked: home sets swapped under way, servers that die, clocks that stand still."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ import dataclasses
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import pytest
+import trio
 
+from node.decode.batch_answers import answer_all
+from node.decode.batch_report import BatchAnswer
+from node.decode.drafting import choice
+from node.decode.drafting.draft_model import DraftModel
+from node.decode.drafting.pass_costs import PassCosts
+from node.decode.drafting.rule import PassOutcome
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.session import Session
+from node.engine.library import Library
+from node.engine.llama_model import LlamaModel
 from node.engine.sampler import Sampler, SamplingSettings
 from node.serve.cells import Cells
 from node.serve.server import ExpertServer
@@ -130,5 +140,65 @@ def test_home_swapped_in_a_loop_changes_no_token(parts: Parts, combine: Combine,
             assert moved == still
             if combine is Combine.ROWS:
                 assert still == plain(model, 40)
+
+    run(test)
+
+
+def test_a_first_pass_of_no_time_is_forgotten() -> None:
+    """A clock that stood still for a pass (a coarse one): guessing would never pay again."""
+    costs = PassCosts(2)
+    for seconds in (0.0, *[0.05] * 100):
+        costs.learn(PassOutcome((), 0, 0, 0.0, seconds, 0.0, 0))
+    assert costs.pass_seconds(1) == pytest.approx(0.05, rel=0.2)
+
+
+def test_a_small_model_has_the_threads_of_the_backbone(
+    parts: Parts, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parts("demo")
+    threads: list[int] = []
+
+    class Noted(DraftModel):
+        def __init__(
+            self, library: Library, path: Path, like: LlamaModel, *, n_ctx: int, threads: int = 1
+        ) -> None:
+            noted.append(threads)
+            super().__init__(library, path, like, n_ctx=n_ctx, threads=threads)
+
+    noted = threads
+    monkeypatch.setattr(choice, "DraftModel", Noted)
+    with model.backbone(threads=2) as backbone:
+        guessers = choice.Guessers("model", demo_model, True, backbone, lambda: False, list)
+        guessing = guessers.make()
+        assert guessing is not None
+        guessing.close()
+    assert threads == [2]
+
+
+def test_lanes_swaps_and_a_lost_server_change_no_answer(parts: Parts) -> None:
+    """Three lanes for eleven prompts, while home changes, or a server goes: the answers of one lane."""
+    model = parts("demo")
+    prompts = [model.tokens(4 + 3 * number, seed=number) for number in range(11)]
+    sets = [Cells(), cells_of(model, [range(12)]), cells_of(model, [range(5)])]
+
+    async def test() -> None:
+        async with swarm(model, [[range(12)], [range(6)], [range(6, 12)]]) as (live, servers):
+
+            def answers(lanes: int) -> list[list[int]]:
+                found: list[BatchAnswer] = []
+                answer_all(live, prompts, None, lanes, 8, WARM, found.append)
+                return [each.tokens for each in found]
+
+            alone = await live.in_thread(answers, 1)
+            with swapping(live, sets):
+                assert await live.in_thread(answers, 3) == alone
+            async with trio.open_nursery() as nursery:
+
+                async def go() -> None:
+                    await trio.sleep(0.1)
+                    servers[0][1].close()
+
+                nursery.start_soon(go)
+                assert await live.in_thread(answers, 3) == alone
 
     run(test)

@@ -10,6 +10,7 @@ import pytest
 from routing.latency import (
     KNOWN_ELSEWHERE,
     KNOWN_OVERRUNS,
+    LESS_UNKNOWN,
     MAX_PATHS,
     OVERRUNS,
     PAUSE,
@@ -69,18 +70,18 @@ def test_what_was_never_measured_gets_a_wide_constant_that_grows_with_its_size()
     assert known.patience("a", "direct", rtt=0.6, nbytes=100, pairs=1) > UNKNOWN_WAIT + 1
 
 
-def test_what_was_measured_seldom_gets_half_as_much_with_each_answer() -> None:
+def test_what_was_measured_seldom_gets_less_with_each_answer() -> None:
     known = Latencies()
     for number in range(1, 12):
         answers(known, [0.04])
-        assert patience(known) == pytest.approx(0.04 + PAUSE + UNKNOWN_WAIT / 2**number)
+        assert patience(known) == pytest.approx(0.04 + PAUSE + UNKNOWN_WAIT / LESS_UNKNOWN**number)
 
 
 def test_what_is_known_of_other_sizes_counts_a_little() -> None:
     known = Latencies()
     answers(known, [0.04] * 50)
     answers(known, [0.05], nbytes=10 * SMALL)
-    expected = 0.05 + PAUSE + UNKNOWN_WAIT / 2 ** (1 + KNOWN_ELSEWHERE)
+    expected = 0.05 + PAUSE + UNKNOWN_WAIT / LESS_UNKNOWN ** (1 + KNOWN_ELSEWHERE)
     assert patience(known, nbytes=10 * SMALL) == pytest.approx(expected)
 
 

@@ -59,7 +59,13 @@ class Guessers:
         backbone = self.backbone
         if self.draft == "model" or (self.draft == "auto" and self.draft_model is not None):
             assert self.draft_model is not None  # the config sees to it
-            small = DraftModel(backbone.model.library, self.draft_model, backbone.model, n_ctx=backbone.n_ctx)
+            small = DraftModel(
+                backbone.model.library,
+                self.draft_model,
+                backbone.model,
+                n_ctx=backbone.n_ctx,
+                threads=backbone.threads,
+            )
             return small if self.draft == "model" else AgreedDrafter(small, NgramDrafter())
         if self.draft == "ngram" or (self.draft == "auto" and not self.has_home()):
             return NgramDrafter()

@@ -21,7 +21,7 @@ def read_acceptance(folder: Path) -> Acceptance:
     try:
         with (folder / FILE_NAME).open("rb") as file:
             return Acceptance(msgspec.json.decode(file.read(MAX_BYTES), type=AcceptanceNumbers))
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return Acceptance()
 
 

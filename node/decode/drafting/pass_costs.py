@@ -57,7 +57,7 @@ class _Mean:
         self.count = 0
 
     def add(self, value: float) -> None:
-        if self.count:
+        if self.mean > 0:
             value = min(value, LEAP * self.mean)
         self.count += 1
         self.mean += max(1 / self.count, 1 - ALONE_MEMORY) * (value - self.mean)
