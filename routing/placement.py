@@ -2,7 +2,8 @@
 
 1. A layer goes whole to one device while there is one with room for it: one message, one vector back, and no
    straggler (measured: whole layers save far more than any clustering of cells).
-2. A layer that fits nowhere whole is split, into as few parts as there are devices needed.
+2. A layer that fits nowhere whole is split, into as few parts as there are devices needed, between runs if
+   they fit so.
 3. What room is left takes replicas. Whole layers first, those that fewest hold; then the hottest cells, each
    time the one with most demand for each of those that hold it (the idea of DeepSeek's EPLB), on the
    device that has least to do.
@@ -24,10 +25,12 @@ class LayerNeed:
     Attributes:
         cell_bytes: of one expert.
         heat: [n_experts], how often each is chosen, in any unit that is the same for all layers.
+        run_length: experts from 0 on that are better kept together (combine stable adds up whole runs only).
     """
 
     cell_bytes: int
     heat: Sequence[float]
+    run_length: int = 1
 
     @property
     def n_bytes(self) -> int:
@@ -54,12 +57,15 @@ class _Device:
         self.load += load
 
 
-def place(layers: Mapping[int, LayerNeed], rooms: Sequence[int]) -> list[dict[int, int]]:
+def place(
+    layers: Mapping[int, LayerNeed], rooms: Sequence[int], *, whole_runs: bool = False
+) -> list[dict[int, int]]:
     """Give every cell to a device, and fill what is left with replicas.
 
     Args:
         layers: what is to be served, by number.
         rooms: bytes that each device may hold.
+        whole_runs: nothing less than a run is placed anywhere.
 
     Returns:
         For each device its experts as bits, by layer; layers it holds nothing of are left out.
@@ -69,35 +75,52 @@ def place(layers: Mapping[int, LayerNeed], rooms: Sequence[int]) -> list[dict[in
     """
     total = sum(need.n_bytes for need in layers.values())
     if sum(rooms) < total:
-        raise LocalError(f"the devices hold {sum(rooms)} bytes together, the experts take {total}")
+        raise LocalError(
+            f"the devices hold {_mib(sum(rooms))} together, the experts take {_mib(total)}: "
+            "add a device, or room"
+        )
     devices = [_Device(room) for room in rooms]
     for layer, need in sorted(layers.items(), key=lambda each: (-each[1].n_bytes, each[0])):
-        _place_layer(layer, need, devices)
+        _place_layer(layer, need, devices, whole_runs)
     _replicate_layers(layers, devices)
-    _replicate_cells(layers, devices)
+    _replicate_cells(layers, devices, whole_runs)
     return [dict(sorted(device.held.items())) for device in devices]
 
 
-def _place_layer(layer: int, need: LayerNeed, devices: Sequence[_Device]) -> None:
+def _place_layer(layer: int, need: LayerNeed, devices: Sequence[_Device], whole_runs: bool) -> None:
     fitting = [device for device in devices if device.room >= need.n_bytes]
     if fitting:
-        # Room left, in shares of what there was, would fill small ones first: who has least to do comes
-        # first.
+        # Who has least to do comes first.
         best = min(fitting, key=lambda device: (device.load, -device.room))
         best.take(layer, need.whole, need, sum(need.heat))
         return
-    first, count = 0, len(need.heat)
-    for device in sorted(devices, key=lambda device: -device.room):
-        taken = min(device.room // need.cell_bytes, count - first)
-        if taken > 0:
+    count = len(need.heat)
+    by_room = sorted(devices, key=lambda device: -device.room)
+    parts = _split(need, [device.room for device in by_room], need.run_length)
+    if sum(parts) < count and not whole_runs:
+        parts = _split(need, [device.room for device in by_room], 1)
+    if (lacking := count - sum(parts)) > 0:
+        raise LocalError(
+            f"layer {layer}: {lacking} of its {count} experts fit on no device; "
+            f"{_mib(lacking * need.cell_bytes)} more are needed for it"
+        )
+    first = 0
+    for device, taken in zip(by_room, parts, strict=True):
+        if taken:
             experts = ((1 << taken) - 1) << first
             device.take(layer, experts, need, sum(need.heat[first : first + taken]))
             first += taken
-    if first < count:
-        raise LocalError(
-            f"layer {layer}: {count - first} of its {count} experts fit on no device; "
-            f"{(count - first) * need.cell_bytes} bytes more are needed for it"
-        )
+
+
+def _split(need: LayerNeed, rooms: Sequence[int], unit: int) -> list[int]:
+    """How many experts each device takes, in whole units but for the last of the layer."""
+    parts, left = [], len(need.heat)
+    for room in rooms:
+        fits = min(room // need.cell_bytes, left)
+        taken = fits if fits == left else fits // unit * unit
+        parts.append(taken)
+        left -= taken
+    return parts
 
 
 def _replicate_layers(layers: Mapping[int, LayerNeed], devices: Sequence[_Device]) -> None:
@@ -115,25 +138,34 @@ def _replicate_layers(layers: Mapping[int, LayerNeed], devices: Sequence[_Device
         devices[number].take(layer, layers[layer].whole, layers[layer], 0.0)
 
 
-def _replicate_cells(layers: Mapping[int, LayerNeed], devices: Sequence[_Device]) -> None:
-    """The hottest cells once more, each time the one with most demand a holder."""
+def _replicate_cells(layers: Mapping[int, LayerNeed], devices: Sequence[_Device], whole_runs: bool) -> None:
+    """The hottest cells (or runs) once more, each time the one with most demand a holder."""
     waiting = []
     for layer, need in layers.items():
-        for expert, heat in enumerate(need.heat):
-            holders = sum(device.held.get(layer, 0) >> expert & 1 for device in devices)
+        unit = need.run_length if whole_runs else 1
+        for first in range(0, len(need.heat), unit):
+            heat = sum(need.heat[first : first + unit])
+            size = min(unit, len(need.heat) - first)
+            experts = ((1 << size) - 1) << first
+            holders = sum(device.held.get(layer, 0) & experts == experts for device in devices)
             if heat > 0:
-                waiting.append((-heat / holders, layer, expert, holders))
+                waiting.append((-heat / holders, layer, first, experts, heat, holders))
     heapq.heapify(waiting)
     while waiting:
-        _, layer, expert, holders = heapq.heappop(waiting)
-        need, bit = layers[layer], 1 << expert
+        _, layer, first, experts, heat, holders = heapq.heappop(waiting)
+        need = layers[layer]
         able = [
             device
             for device in devices
-            if device.room >= need.cell_bytes and not device.held.get(layer, 0) & bit
+            if device.room >= experts.bit_count() * need.cell_bytes
+            and not device.held.get(layer, 0) & experts
         ]
         if not able:
             continue
-        demand = need.heat[expert] / (holders + 1)
-        min(able, key=lambda device: (device.load, -device.room)).take(layer, bit, need, demand)
-        heapq.heappush(waiting, (-demand, layer, expert, holders + 1))
+        demand = heat / (holders + 1)
+        min(able, key=lambda device: (device.load, -device.room)).take(layer, experts, need, demand)
+        heapq.heappush(waiting, (-demand, layer, first, experts, heat, holders + 1))
+
+
+def _mib(n_bytes: int) -> str:
+    return f"{n_bytes / (1 << 20):,.1f} MiB" if n_bytes >= 1 << 20 else f"{n_bytes:,} bytes"

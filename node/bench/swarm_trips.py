@@ -84,6 +84,12 @@ class TripsBench:
             )
             async with live_backbone(library, stored, place=Place.of(config), settings=settings) as live:
                 tokens = self._tokens(live)
+                trained = live.backbone.model.n_ctx_train
+                if wanted.context is None and self.prompt_tokens + self.tokens > trained:
+                    raise LocalError(
+                        f"prompts of {self.prompt_tokens} tokens and {self.tokens} more pass the {trained} "
+                        "that the model was trained with: take fewer, or set backbone.context"
+                    )
                 if len(tokens) < self.prompt_tokens + self.prompts:
                     raise LocalError(
                         f"the text has {len(tokens)} tokens, too few for {self.prompts} prompts of "
@@ -96,6 +102,7 @@ class TripsBench:
                     Case(home, draft, cells, self._guessing(draft, cells, wanted.exact))
                     for home, cells in homes
                     for draft in self.drafts
+                    # off is the first case, and self has nothing to guess with
                     if cells.count() or draft.startswith(("ngram", "model", "auto"))
                 ]
                 return await live.in_thread(
@@ -136,7 +143,10 @@ class TripsBench:
         for text in self.homes:
             chosen = self._home_set(home, text)
             if lacking := home.lacks(chosen):
-                raise LocalError(f"--home {text}: {lacking.count()} cells of it are in no file here")
+                raise LocalError(
+                    f"--home {text}: {lacking.count()} experts of it are in no file here; take less, or have "
+                    "them fetched first (panal home fetch -c)"
+                )
             found.append((text, home.cells_for(chosen)))
         return found
 
@@ -159,8 +169,10 @@ class TripsBench:
         found = DRAFT.fullmatch(draft)
         assert found is not None
         who, always = found.groups()
-        if who == "model" and self.draft_model is None:
-            raise LocalError("draft model: name it with --draft-model FILE")
+        if who == "model" and (self.draft_model is None or not self.draft_model.is_file()):
+            raise LocalError(
+                f"draft model: {self.draft_model or 'none'}: no such file; name it with --draft-model"
+            )
 
         def make(live: LiveBackbone) -> Guessing | None:
             guessers = Guessers(

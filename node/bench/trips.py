@@ -41,7 +41,7 @@ class TripsRow(msgspec.Struct, frozen=True):
     """What a case cost, over all prompts; the prompts' own passes are not counted.
 
     Attributes:
-        share: of all cells at home.
+        share: of the experts' bytes that is at home.
         trips_per_layer_token: 1 is a trip for every layer of every token.
         tokens_per_second: of decoding; speedup: over the first case's.
         differ: tokens that are not the first case's.
@@ -60,7 +60,7 @@ class TripsRow(msgspec.Struct, frozen=True):
     accepted: int
     tokens_per_second: float
     speedup: float
-    bytes_per_row: float
+    bytes_per_token: float
     waited: float
     drafting: float
     differ: int
@@ -138,11 +138,16 @@ def _continue(
 def _row(live: LiveBackbone, case: Case, tally: _Tally, first: _Tally) -> TripsRow:
     report = tally.ledger.report()
     manifest = live.backbone.stored.manifest
-    n_cells = sum(call.n_experts for call in manifest.calls if call.index == 0)
+    key = bytes.fromhex(live.backbone.stored.model_id)
+    held = sum(
+        len(each.experts()) * call.bytes_per_cell
+        for call in manifest.calls
+        if (each := case.cells.find(key, call.layer, call.index)) is not None
+    )
     speed, plain = (each.ledger.decoded / max(each.seconds, 1e-9) for each in (tally, first))
     return TripsRow(
         home=case.home,
-        share=round(case.cells.count() / n_cells, 4),
+        share=round(held / manifest.expert_bytes, 4),
         draft=case.draft,
         tokens=report.decoded,
         passes=report.decode_passes,
@@ -153,7 +158,7 @@ def _row(live: LiveBackbone, case: Case, tally: _Tally, first: _Tally) -> TripsR
         accepted=report.accepted,
         tokens_per_second=round(speed, 2),
         speedup=round(speed / plain, 3),
-        bytes_per_row=round((report.bytes_out + report.bytes_back) / max(report.tokens, 1), 1),
+        bytes_per_token=report.bytes_per_token,
         waited=report.waited,
         drafting=report.drafting,
         differ=sum(a != b for a, b in zip(tally.tokens, first.tokens, strict=True)),

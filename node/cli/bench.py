@@ -33,14 +33,18 @@ def add_arguments(subparsers: Subparsers) -> None:
             "Prompts are cut from a text at even distances and continued in every way, side by side. The\n"
             "first row decodes plainly with nothing at home; `differ` counts the tokens of the others that\n"
             "are not its tokens. With FILE it starts local servers; with -c it uses the config's peers.\n"
-            "Cells at home are those that `panal home plan` chose, and must be in the model's file here."
+            "Cells at home are those that `panal home plan` chose, and must be in a file here. `self` with\n"
+            "nothing at home has nothing to guess with, and no row. Only tokens after each prompt's first\n"
+            "count, as that one comes with the prompt."
         ),
     )
     add_which(trips, DEFAULT_SERVERS)
     trips.add_argument(
         "--text", type=Path, metavar="FILE", help="what prompts are cut from (default: our own)"
     )
-    trips.add_argument("--prompts", type=integer(1, MAX_PROMPTS), default=8, metavar="N", help="default: 8")
+    trips.add_argument(
+        "--prompts", type=integer(1, MAX_PROMPTS), default=8, metavar="N", help="how many (default: 8)"
+    )
     trips.add_argument(
         "--prompt-tokens", type=integer(1, 1 << 20), default=128, metavar="N", help="of each (default: 128)"
     )
@@ -91,7 +95,7 @@ def _table(rows: list[TripsRow]) -> str:
     from node.cli.table import format_table
 
     names = ("at home", "draft", "tokens", "passes", "trips", "per layer and token", "tokens/pass")
-    more = ("right/guessed", "tokens/s", "x plain", "bytes/row", "waited s", "drafting s", "differ")
+    more = ("right/guessed", "tokens/s", "x plain", "bytes/token", "waited s", "drafting s", "differ")
     return format_table(
         names + more,
         [
@@ -106,7 +110,7 @@ def _table(rows: list[TripsRow]) -> str:
                 f"{row.accepted}/{row.drafted}",
                 f"{row.tokens_per_second:.1f}",
                 f"{row.speedup:.2f}",
-                f"{row.bytes_per_row:,.0f}",
+                f"{row.bytes_per_token:,.0f}",
                 f"{row.waited:.2f}",
                 f"{row.drafting:.2f}",
                 str(row.differ),

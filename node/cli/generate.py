@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_sampling, integer
@@ -69,8 +68,6 @@ def run(args: argparse.Namespace) -> int:
     from node.interrupt import run_interruptible
 
     config = load_config(args.config)
-    if args.draft is not None:
-        config = with_draft(config, args.draft)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
     if args.prompts is not None:
         if args.draft is not None:
@@ -89,7 +86,15 @@ def run(args: argparse.Namespace) -> int:
     prompt = _prompt(args.prompt)
     with Progress() as progress:
         answer = run_interruptible(
-            lambda: generate(config, prompt, args.tokens, sampling, quiet=args.json, progress=progress),
+            lambda: generate(
+                config,
+                prompt,
+                args.tokens,
+                sampling,
+                quiet=args.json,
+                draft=args.draft,
+                progress=progress,
+            ),
             on_interrupt=progress.stop,
         )
     print(json.dumps(answer.as_dict()) if args.json else "")
@@ -107,14 +112,21 @@ async def generate(
     sampling: SamplingSettings,
     *,
     quiet: bool,
+    draft: Draft | None = None,
     progress: Progress | None = None,
 ) -> Answer:
-    """Open the config's backbone and stream one answer to stdout (nowhere if quiet)."""
+    """Open the config's backbone and stream one answer to stdout (nowhere if quiet).
+
+    Args:
+        draft: who guesses, if not whom the config names.
+    """
     from node.cli.progress import Progress
     from node.decode.answer import answer
     from node.decode.configured import configured_backbone
 
     say = progress or Progress()
+
+    streaming, kept = False, list[str]()
 
     def show(text: str) -> None:
         say.clear()
@@ -122,24 +134,23 @@ async def generate(
             print(text, end="", flush=True)
 
     def tell(line: str) -> None:
+        if streaming:  # on a terminal it would stand in the middle of the text
+            kept.append(line)
+            return
         say.clear()
         print(f"panal: {line}", file=sys.stderr)
 
-    async with configured_backbone(config, say.report, prompt=prompt, tell=tell) as live:
+    async with configured_backbone(config, say.report, prompt=prompt, draft=draft, tell=tell) as live:
         say.clear()
-        return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
-
-
-def with_draft(config: NodeConfig, draft: Draft) -> NodeConfig:
-    """The same with another guesser.
-
-    Raises:
-        LocalError: a small model is asked for and the config names none.
-    """
-    wanted = config.require_backbone()
-    if draft == "model" and wanted.draft_model is None:
-        raise LocalError(f"--draft model: {config.path} names no backbone.draft_model")
-    return replace(config, backbone=replace(wanted, draft=draft))
+        streaming = not quiet
+        try:
+            return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
+        finally:
+            streaming = False
+            if kept:
+                print(flush=True)
+            for line in kept:
+                tell(line)
 
 
 def _prompt(text: str) -> str:

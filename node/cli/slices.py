@@ -10,7 +10,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli.arguments import Subparsers, add_command, add_json, add_store, ranges
+from node.cli.arguments import COMBINES, Subparsers, add_command, add_json, add_store, ranges
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ def add_arguments(subparsers: Subparsers) -> None:
         action="append",
         required=True,
         metavar="SIZE",
-        help='memory of a device, like "8GiB"; once for each device',
+        help='what a device may hold, like "8GiB", or "50%%" of all experts; once for each device',
+    )
+    plan.add_argument(
+        "--combine",
+        choices=COMBINES,
+        default="rows",
+        help="stable: only whole runs of experts go anywhere (default: rows)",
     )
     add_store(plan)
     add_json(plan)
@@ -90,7 +96,7 @@ def plan_slices(args: argparse.Namespace) -> int:
     for number, device in enumerate(devices, 1):
         print(
             f"# device {number} ({device['device']}): {device['cells']} experts, "
-            f"{size_text(device['bytes'])}, {len(device['whole_layers'])} whole layers"
+            f"{size_text(device['bytes'])}, whole layers: {len(device['whole_layers'])}"
         )
         for table in device["serve"]:
             print(f'[[serve]]\nmodel = {json.dumps(args.model)}\nlayers = "{table["layers"]}"')
@@ -113,12 +119,14 @@ def _place(args: argparse.Namespace, progress: Progress) -> tuple[Shapes, list[d
     stored = open_trunk(llama.load(), store, ModelRef.parse(args.model, Path.cwd()), progress.report)
     shapes = shapes_of(stored.manifest)
     heat = heat_now(shapes, read_plan(stored), read_heat(stored, shapes))
+    runs = {call.layer: call.run_length for call in stored.manifest.calls if call.index == 0}
     needs = {
-        layer: LayerNeed(math.ceil(shape.cell_bytes), heat.shares(layer).tolist())
+        layer: LayerNeed(math.ceil(shape.cell_bytes), heat.shares(layer).tolist(), runs[layer])
         for layer, shape in shapes.items()
     }
     whole = total_bytes(shapes)
-    return shapes, place(needs, [MemoryBudget.parse(size).of(whole) for size in args.device])
+    rooms = [MemoryBudget.parse(size).of(whole) for size in args.device]
+    return shapes, place(needs, rooms, whole_runs=args.combine == "stable")
 
 
 def cut_slice(args: argparse.Namespace) -> int:

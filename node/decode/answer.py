@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from node.decode.ledger import PassDone, TripsReport
+from node.decode.ledger import PassDone, TripsReport, cost_rows
 from node.decode.live_backbone import LiveBackbone
 from node.engine.sampler import Sampler, SamplingSettings
 from node.engine.tokenizer import TextStream, Tokenizer
@@ -135,7 +135,7 @@ def answer(
 def summary_rows(done: Answer) -> list[tuple[str, str]]:
     """The short table: names and values."""
     trips = done.trips
-    rows = [
+    return [
         ("prompt tokens", str(done.prompt_tokens)),
         ("tokens", str(len(done.tokens))),
         ("layers", str(trips.calls_per_pass)),
@@ -145,21 +145,5 @@ def summary_rows(done: Answer) -> list[tuple[str, str]]:
         ("guessed, right", f"{trips.drafted}, {trips.accepted}"),
         ("tokens/s", f"{done.tokens_per_second:.1f}" if len(done.tokens) > 1 else "-"),
         ("seconds to the first token", f"{done.prompt_seconds:.2f}"),
-        ("wire", done.wire),
-        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
-        ("bytes out", f"{trips.bytes_out:,}"),
-        ("bytes back", f"{trips.bytes_back:,}"),
-        ("seconds waited", f"{trips.waited:.2f}"),
+        *cost_rows(trips, done.wire, done.routes),
     ]
-    if trips.computed_home:
-        rows.append(("seconds computed at home", f"{trips.computed_home:.2f}"))
-    if trips.hedges:
-        rows.append(("sent twice (of use)", f"{trips.hedges} ({trips.hedges_won})"))
-    if trips.moved:
-        rows.append(("parts moved to others", str(trips.moved)))
-    if trips.slowest_peer:
-        rows.append(("slowest peer", trips.slowest_peer))
-    for route in done.routes:
-        who = route["name"] or str(route["peer"])[-8:]
-        rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
-    return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from node.decode.backbone import default_context
 from node.decode.batch import Batch, Member
@@ -216,6 +217,12 @@ def answer_all(
     )
     try:
         run = BatchRun(opened, prompts, limit, sampling, on_answer=on_answer, progress=progress)
-        return run.run()
+        return replace(
+            run.run(),
+            model_id=live.backbone.stored.model_id,
+            wire=live.port.settings.codec.name.lower(),
+            home=live.home_report(),
+            routes=live.routes(),
+        )
     finally:
         opened.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from node.decode.ledger import TripsReport
+from node.decode.ledger import TripsReport, cost_rows
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class BatchReport:
         prompt_seconds: from the beginning to the first token of the last prompt that began with the others.
         seconds: from the beginning to the last token.
         trips: of all lanes together: waits that overlapped are counted each.
+        wire, home, routes: as of an `Answer`.
     """
 
     prompts: int
@@ -57,6 +58,10 @@ class BatchReport:
     seconds: float
     lanes: int
     trips: TripsReport
+    model_id: str = ""
+    wire: str = ""
+    home: dict[str, Any] = field(default_factory=dict)
+    routes: list[dict[str, object]] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
@@ -73,7 +78,11 @@ class BatchReport:
             "seconds": round(self.seconds, 4),
             "tokens_per_second": round(self.tokens_per_second, 2),
             "lanes": self.lanes,
+            "model_id": self.model_id,
+            "wire": self.wire,
             "panal": msgspec.to_builtins(self.trips),
+            "home": self.home,
+            "routes": self.routes,
         }
 
 
@@ -92,8 +101,5 @@ def summary_rows(done: BatchReport) -> list[tuple[str, str]]:
         ("tokens/s, all together", f"{done.tokens_per_second:.1f}"),
         ("seconds to the last first token", f"{done.prompt_seconds:.2f}"),
         ("seconds", f"{done.seconds:.2f}"),
-        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
-        ("bytes out", f"{trips.bytes_out:,}"),
-        ("bytes back", f"{trips.bytes_back:,}"),
-        ("seconds waited, over all lanes", f"{trips.waited:.2f}"),
+        *cost_rows(trips, done.wire, done.routes),
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import trio
 
 from node.config import BackboneConfig, NodeConfig
+from node.config.shape import Draft
 from node.decode.backbone import Backbone
 from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
 from node.decode.session import Session
@@ -22,6 +23,7 @@ from node.importing import Progress
 from node.model.store import Store
 from node.serve.opening import open_trunk, open_whole
 from node.swarm.place import Place
+from routing.errors import LocalError
 from routing.wire.experts import Combine
 
 
@@ -33,6 +35,7 @@ async def configured_backbone(
     prompt: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
     context: int | None = None,
+    draft: Draft | None = None,
     look: Callable[[LiveBackbone], None] = lambda live: None,
 ) -> AsyncIterator[LiveBackbone]:
     """The config's backbone with all its experts in reach.
@@ -43,6 +46,7 @@ async def configured_backbone(
         prompt: what will be asked, looked at before anybody is waited for.
         tell: gets lines: what is at home, and where `wire = "auto"` could come to less.
         context: tokens of its own cache, if it is not the config's.
+        draft: who guesses, if not whom the config names; what is at home stays as the config has it.
         look: called before anybody is waited for; may refuse.
 
     Raises:
@@ -71,8 +75,10 @@ async def configured_backbone(
             context=context or wanted.context,
             ubatch=wanted.ubatch,
             deadline=wanted.deadline,
-            draft=wanted.draft,
-            draft_model=await trio.to_thread.run_sync(_draft_file, library, store, wanted),
+            draft=draft or wanted.draft,
+            draft_model=await trio.to_thread.run_sync(
+                _draft_file, library, store, wanted, draft or wanted.draft
+            ),
             exact=wanted.exact,
         )
         async with live_backbone(library, stored, place=place, settings=settings, home=home.cells) as live:
@@ -97,14 +103,25 @@ def check_prompt(backbone: Backbone, prompt: str) -> None:
     Session(backbone).append(tokens)
 
 
-def _draft_file(library: Library, store: Store, wanted: BackboneConfig) -> Path | None:
-    """The small model's file, if one is named and may be asked."""
-    if wanted.draft_model is None or wanted.draft not in ("auto", "model"):
+def _draft_file(library: Library, store: Store, wanted: BackboneConfig, draft: Draft) -> Path | None:
+    """The small model's file, if one is named and may be asked.
+
+    Raises:
+        LocalError: it is named or asked for, but not there.
+    """
+    named = wanted.draft_model
+    if named is None or draft not in ("auto", "model"):
+        if draft == "model":
+            raise LocalError(
+                'draft model: the config names none; add draft_model = "small.gguf" to [backbone]'
+            )
         return None
-    if wanted.draft_model.path is not None:
-        return wanted.draft_model.path
-    _, model = open_whole(library, store, wanted.draft_model)
-    return model.path
+    if named.path is None:
+        _, model = open_whole(library, store, named)
+        return model.path
+    if not named.path.is_file():
+        raise LocalError(f"{named.path}: no such file; backbone.draft_model names a small model's GGUF")
+    return named.path
 
 
 def _unseen(what: str, done: int, total: int) -> None:

@@ -8,8 +8,8 @@ these bounds a row's bytes do not depend on how many rows are beside it:
    answered with zeros and cost no trip.
 2. At most FEW_ROWS rows where a tensor has one of the types that need it.
 
-Experts elsewhere keep to it by themselves with combine rows and stable. With sum, who adds up what depends on all
-experts that a pass needs, wherever several peers hold some of the same: then guessing may change last bits.
+Experts elsewhere keep to it by themselves with combine rows and stable. With sum, who adds up what depends
+on all experts that a pass needs, wherever several peers hold some of the same: guessing may change last bits.
 """
 
 from __future__ import annotations

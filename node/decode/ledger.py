@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -56,6 +57,7 @@ class TripsReport(msgspec.Struct, frozen=True):
         decoded: tokens chosen after the prompt's own; decode_passes, decode_trips: what they took.
         trips_per_layer_token: decode_trips over calls_per_pass x decoded: 1 is a trip for every layer of
             every token, the figure that matters most.
+        bytes_per_token: both ways together, over the tokens chosen after the prompt's own.
         drafted, accepted: guesses that were verified, and those that were right.
         drafting: seconds spent on guessing.
         bytes_out, bytes_back: on the wire, frames included.
@@ -88,6 +90,7 @@ class TripsReport(msgspec.Struct, frozen=True):
     decode_passes: int = 0
     decode_trips: int = 0
     trips_per_layer_token: float = 0.0
+    bytes_per_token: float = 0.0
     drafted: int = 0
     accepted: int = 0
     drafting: float = 0.0
@@ -95,7 +98,8 @@ class TripsReport(msgspec.Struct, frozen=True):
 
 SUMS = (
     "passes", "tokens", "calls", "trips", "bytes_out", "bytes_back", "waited", "computed_home", "hedges",
-    "hedges_won", "moved", "decoded", "decode_passes", "decode_trips", "drafted", "accepted", "drafting",
+    "hedges_won", "moved", "decoded", "decode_passes", "decode_trips", "decode_bytes", "drafted", "accepted",
+    "drafting",
 )  # fmt: skip
 """What of a ledger is simply added to another's."""
 
@@ -120,6 +124,7 @@ class TripsLedger:
     decoded: int = 0
     decode_passes: int = 0
     decode_trips: int = 0
+    decode_bytes: int = 0
     drafted: int = 0
     accepted: int = 0
     drafting: float = 0.0
@@ -128,6 +133,7 @@ class TripsLedger:
     _calls_before: int = 0
     _most_calls: int = 0
     _trips_before: int = 0
+    _bytes_before: int = 0
 
     def count_call(self, stats: CallStats, tokens: int, waited: float) -> None:
         """Add one MoE call that went through the star."""
@@ -168,7 +174,9 @@ class TripsLedger:
             self.decoded += done.tokens
             self.decode_passes += 1
             self.decode_trips += self.trips - self._trips_before
+            self.decode_bytes += self.bytes_out + self.bytes_back - self._bytes_before
         self._trips_before = self.trips
+        self._bytes_before = self.bytes_out + self.bytes_back
 
     def add(self, other: TripsLedger) -> None:
         """Take in what another has counted, of passes that were made beside these."""
@@ -211,7 +219,34 @@ class TripsLedger:
             decode_passes=self.decode_passes,
             decode_trips=self.decode_trips,
             trips_per_layer_token=per(self.decode_trips, self._most_calls * self.decoded, 4),
+            bytes_per_token=per(self.decode_bytes, self.decoded, 1),
             drafted=self.drafted,
             accepted=self.accepted,
             drafting=round(self.drafting, 4),
         )
+
+
+def cost_rows(
+    trips: TripsReport, wire: str, routes: Sequence[Mapping[str, object]]
+) -> list[tuple[str, str]]:
+    """What went over the network, as names and values for people."""
+    rows = [
+        ("wire", wire),
+        ("bytes per token", f"{trips.bytes_per_token:,.0f}" if trips.decoded else "-"),
+        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
+        ("bytes out", f"{trips.bytes_out:,}"),
+        ("bytes back", f"{trips.bytes_back:,}"),
+        ("seconds waited", f"{trips.waited:.2f}"),
+    ]
+    if trips.computed_home:
+        rows.append(("seconds computed at home", f"{trips.computed_home:.2f}"))
+    if trips.hedges:
+        rows.append(("sent twice (of use)", f"{trips.hedges} ({trips.hedges_won})"))
+    if trips.moved:
+        rows.append(("parts moved to others", str(trips.moved)))
+    if trips.slowest_peer:
+        rows.append(("slowest peer", trips.slowest_peer))
+    for route in routes:
+        who = route["name"] or str(route["peer"])[-8:]
+        rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
+    return rows

@@ -53,12 +53,15 @@ def test_fewer_trips_and_the_same_tokens(tmp_path: Path, demo_model: Path, sampl
 
 
 def test_what_cannot_be_measured_is_one_line(tmp_path: Path, demo_model: Path) -> None:
+    short_text = tmp_path / "short.txt"
+    short_text.write_text("hello")
     short = ("--prompt-tokens", "8", "-n", "4")
     for options, told in (
         (("--draft", "oracle"), "guesses nothing"),
         (("--home", "many"), "no amount of memory"),
         (("--draft", "model"), "--draft-model"),
-        (("--prompt-tokens", "100000"), "too few for 2 prompts"),
+        (("--prompt-tokens", "100000"), "trained with"),
+        (("--text", str(short_text)), "too few for 2 prompts"),
         (("--text", str(tmp_path / "none.txt")), "none.txt"),
     ):
         error = bench(tmp_path, demo_model, *short, *options, code=2)

@@ -34,7 +34,7 @@ def test_a_layer_that_fits_nowhere_is_split_into_few_parts() -> None:
 
 
 def test_too_little_room_is_told() -> None:
-    with pytest.raises(LocalError, match="hold 50 bytes together, the experts take 80"):
+    with pytest.raises(LocalError, match="hold 50 bytes together, the experts take 80 bytes: add a device"):
         place(even(1), [20, 30])
     with pytest.raises(LocalError, match=r"layer 0: 1 of its 8 experts fit on no device; 10 bytes more"):
         place(even(1), [39, 45])
@@ -54,6 +54,18 @@ def test_the_hottest_cells_are_replicated() -> None:
     # one cell far hotter than all others is held by everybody before the next one is held twice
     layers = {0: LayerNeed(10, [100, 1, 1, 1])}
     assert [each[0] & 1 for each in place(layers, [40, 10, 10])] == [1, 1, 1]
+
+
+def test_splits_fall_between_runs() -> None:
+    layers = {0: LayerNeed(10, [1.0] * 12, run_length=4)}
+    assert place(layers, [70, 90], whole_runs=True) == [{0: 0xF00}, {0: 0x0FF}]
+    # unless nothing else fits
+    assert [each[0].bit_count() for each in place(layers, [60, 60])] == [6, 6]
+    with pytest.raises(LocalError, match="fit on no device"):
+        place(layers, [60, 60], whole_runs=True)
+    # replicas are whole runs too where nothing else is of use
+    hot = {0: LayerNeed(10, [9, 1, 1, 1, 5, 5, 5, 5], run_length=4)}
+    assert place(hot, [80, 50], whole_runs=True)[1] == {0: 0xF0}
 
 
 @given(
