@@ -7,7 +7,8 @@ Rules
    answers. What was measured seldom or never is given longer.
 2. The answer expected of a peer, by which replicas are compared, is its round trip + what its last answers
    took beyond that and beyond computing + what it computes for each pair + its queue. Here the mean is right:
-   an answer that is late now and then has its share in it, and no more than that.
+   answers that are late now and then have their share in it. Only of the first few the worst is left out: a
+   peer would not be asked again for long, for one stroke of bad luck.
 3. What a peer says of itself (its compute time, its load) moves only how its own seconds are divided.
 """
 
@@ -65,6 +66,9 @@ MEAN_SHARE = 1 / 8
 SMALL_BYTES = 256 * 1024
 """Calls up to this size tell peers apart: of larger ones the time is bandwidth, and peers are not asked for
 equal ones."""
+
+FIRST_FEW = 16
+"""Answers from which a late one in twenty is no bad luck any more."""
 
 UNKNOWN_COST = 0.02
 """Seconds over its round trip that a peer is taken to need before it was ever asked: less than a slow one, so
@@ -211,7 +215,12 @@ class Latencies:
         known = self._paths.get((peer_id, path))
         if known is None or not known.beyond:
             return Cost(rtt + UNKNOWN_COST, 0.0)
-        beyond = sum(known.beyond) / len(known.beyond)
+        beyond, count = sum(known.beyond), len(known.beyond)
+        if count == 1:
+            beyond = min(beyond, UNKNOWN_COST)
+        elif count < FIRST_FEW:
+            beyond, count = beyond - max(known.beyond), count - 1
+        beyond /= count
         beyond *= math.exp2(-max(0.0, now - known.answered_at) / STALE_SECONDS)
         return Cost(rtt + beyond + self.load(peer_id, path, now), known.per_pair.value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     from node.decode.answer import summary_rows
     from node.engine.sampler import SamplingSettings
     from node.interrupt import run_interruptible
+    from node.sizes import size_text
 
     config = load_config(args.config)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
@@ -100,6 +102,12 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(answer.as_dict()) if args.json else "")
     if answer.stopped == "context" and not args.json:
         print("panal: the context is full, the text ends here (backbone.context)", file=sys.stderr)
+    if lacking := answer.home.get("lacking_bytes"):
+        print(
+            f"panal: {size_text(lacking)} of the home set is in no file here yet: "
+            f"panal home fetch -c {shlex.quote(str(config.path))} gets it",
+            file=sys.stderr,
+        )
     if args.stats:
         print(format_table(("", ""), summary_rows(answer)), file=sys.stderr)
     return 0

@@ -175,7 +175,8 @@ class Calibrator:
         self._experts.set_home(home)
         places = {text: 0 for text, length in enumerate(self.chosen.lengths) if length > self.drafts}
         while places:
-            right = self._right_guesses(places, on_pass) if self.drafts else dict.fromkeys(places, 0)
+            guesses = self.drafts and home  # without anything at home a backbone does not guess by it
+            right = self._right_guesses(places, on_pass) if guesses else dict.fromkeys(places, 0)
             for text, count in right.items():
                 replay.add(text, places[text], self.drafts, count)
                 places[text] += count + 1

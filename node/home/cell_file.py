@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from blake3 import blake3
 
 from node.model.digests import expert_digest
 from node.model.held import HeldExperts, HeldTensor
@@ -30,7 +29,10 @@ ALIGNMENT = 4096
 """A page: kernels ask for 32 bytes, and holes end at pages."""
 
 COPY_BYTES = 4 << 20
-"""Copied at once from a file to the one that replaces it."""
+"""Copied at once from a file to another."""
+
+LEFTOVERS = ".*.cells.*"
+"""What a killed process may leave beside the files: what was to replace one."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -80,6 +82,11 @@ class CellFile:
             raise
         self.held = self._hold()
 
+    @property
+    def temporary(self) -> str:
+        """How names of files begin that are there only while this one is worked on (`LEFTOVERS`)."""
+        return f".{self.path.name}."
+
     def stamp(self) -> Stamp:
         status = os.fstat(self._fd)
         return Stamp(status.st_ino, status.st_size, status.st_mtime_ns)
@@ -90,7 +97,7 @@ class CellFile:
             self.present[expert] = expert_digest(self._parts(expert)) == self.call.digest(expert)
 
     def write(self, expert: int, offset: int, data: memoryview) -> None:
-        """Put bytes of an expert that is not there yet in their place.
+        """Put bytes of an expert that is not there yet in their place; they must be proven, others may read.
 
         Args:
             offset: of the bytes in the expert, its tensors one after another in the manifest's order.
@@ -116,7 +123,7 @@ class CellFile:
 
     def without(self, experts: Iterable[int]) -> CellFile:
         """Replace the file by one that lacks these experts. Who has mapped the old one keeps it as it was."""
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        temporary = self.path.with_name(self.temporary + secrets.token_hex(4))
         gone = set(experts)
         copy = CellFile(temporary, self.call, writable=True)
         try:
@@ -166,60 +173,6 @@ class CellFile:
                 yield start + expert * size + offset, data[: size - offset]
             data = data[max(0, size - offset) :]
             offset = max(0, offset - size)
-
-
-class IncomingCells:
-    """Experts of one call on their way from a peer, in one run, byte by byte in order.
-
-    Only chunks are held in memory: bytes go into their places as they come, and count when the last of an
-    expert has come and its digest is right.
-    """
-
-    def __init__(self, file: CellFile, first: int, count: int) -> None:
-        self.file = file
-        self.first = first
-        self.count = count
-        self.size = count * file.call.bytes_per_cell
-        self._taken = 0
-        self._hasher = blake3()
-
-    def take(self, data: memoryview) -> list[int]:
-        """The next bytes of the run's blob; the experts that are complete with them.
-
-        They are not `present` yet: that is for the thread that reads it to note.
-
-        Raises:
-            WrongBytes: an expert is complete and not what the manifest says.
-            LocalError: the disk is full, or fails.
-        """
-        cell_bytes = self.file.call.bytes_per_cell
-        complete = []
-        while data:
-            number, within = divmod(self._taken, cell_bytes)
-            piece, data = data[: cell_bytes - within], data[cell_bytes - within :]
-            expert = self.first + number
-            self.file.write(expert, within, piece)
-            self._hasher.update(piece)
-            self._taken += len(piece)
-            if within + len(piece) == cell_bytes:
-                if self._hasher.digest() != self.file.call.digest(expert):
-                    raise WrongBytes(self.file.call.layer, expert)
-                self._hasher = blake3()
-                complete.append(expert)
-        return complete
-
-
-class WrongBytes(Exception):
-    """What was sent as an expert is not that expert; the caller knows who sent it.
-
-    Attributes:
-        layer, expert: its numbers.
-    """
-
-    def __init__(self, layer: int, expert: int) -> None:
-        super().__init__(f"layer {layer}: expert {expert} has the wrong digest")
-        self.layer = layer
-        self.expert = expert
 
 
 def cannot(path: Path, what: str, error: OSError) -> LocalError:

@@ -45,8 +45,8 @@ class Estimator:
         return found
 
     def tokens_per_pass(self, home: HomeSet) -> float:
-        """1 where nothing is guessed."""
-        return 1.0 if self.worth is None else self.worth.tokens_per_pass(self.missing(home))
+        """1 where nothing is guessed, which takes something at home."""
+        return 1.0 if self.worth is None or not home else self.worth.tokens_per_pass(self.missing(home))
 
     def waits(self, home: HomeSet) -> float:
         """Share of a pass's calls that wait."""
@@ -55,7 +55,7 @@ class Estimator:
     def trips(self, home: HomeSet) -> float:
         """Trips per layer and token: 1 is a trip for each layer of each token."""
         missing = self.missing(home)
-        tokens = 1.0 if self.worth is None else self.worth.tokens_per_pass(missing)
+        tokens = 1.0 if self.worth is None or not home else self.worth.tokens_per_pass(missing)
         return self._waits(home, missing) / tokens
 
     def _waits(self, home: HomeSet, missing: Mapping[int, float]) -> float:

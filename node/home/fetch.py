@@ -8,7 +8,8 @@ Rules
    that who sent a wrong one is known: it is asked no more, and named.
 3. Who fails rests, each time longer, and is given up in the end (node.home.fetch_work). What it had begun
    others do.
-4. What is complete and right is kept whatever happens after (node.home.fetched).
+4. What is complete and right is kept whatever happens after (node.home.incoming).
+5. Who is far slower than others that hold the same gives back what it had begun, and rests.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from dataclasses import dataclass
 import trio
 
 from node.home.call_bits import CallBits, CallKey, run_bits
-from node.home.cell_file import IncomingCells, WrongBytes
 from node.home.fetch_work import Source, Work
 from node.home.fetched import FetchedCells
+from node.home.incoming import IncomingCells, WrongBytes
 from routing.dispatch.holders import LayerHolders
 from routing.errors import LocalError, PeerError
 from routing.quic.connection import Connection
@@ -172,7 +173,7 @@ class _Fetch:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             while self._error is None:
-                useful = self._work.useful(lambda peer_id: self._connection_to(peer_id) is not None)
+                useful = self._work.useful(self._may_be_asked)
                 self._start(nursery, useful)
                 if not useful and not any(each.is_asked for each in self._work.sources.values()):
                     break
@@ -205,7 +206,7 @@ class _Fetch:
             may_begin = not source.is_asked and trio.current_time() >= source.rests_until
             if busy < SOURCES and may_begin and connection is not None:
                 busy += 1
-                source.is_asked = True
+                source.begin(trio.current_time())
                 nursery.start_soon(self._ask, source, connection)
 
     async def _ask(self, source: Source, connection: Connection) -> None:
@@ -232,8 +233,11 @@ class _Fetch:
         finally:
             for run in pull.begun():
                 self.give_back(run)
-            source.is_asked = False
+            source.end(trio.current_time())
             self._changed.set()
+
+    def _may_be_asked(self, peer_id: str) -> bool:
+        return self._connection_to(peer_id) is not None
 
     # --- what the pulls ask ---
 
@@ -249,6 +253,7 @@ class _Fetch:
         """What is left of a run is for others, or for later."""
         self._work.give_back(run.key, run.left)
         run.left, run.is_over = 0, True
+        run.incoming.close()
         self._changed.set()
 
     def request(self, run: _Run) -> wire.CellsRequest:
@@ -274,17 +279,25 @@ class _Fetch:
         if start > trio.current_time():
             await trio.sleep_until(start)
 
+    def is_slow(self, source: Source, begun: list[_Run]) -> bool:
+        """Whether a source had better leave what it has begun to others."""
+        run = next((run for run in begun if run.left), None)
+        return run is not None and self._work.is_slow(source, run.key, run.left, self._may_be_asked)
+
     async def store(self, source: Source, run: _Run, data: memoryview) -> None:
         """Take in what has come."""
-        source.n_bytes += len(data)
+        source.sent(len(data), trio.current_time())
         if run.is_over:
             return
-        complete = await trio.to_thread.run_sync(run.incoming.take, data)
-        self._fetched.note(run.key, complete)
-        for expert in complete:
-            run.left &= ~(1 << expert)
-            source.failures = 0
-        self._cells += len(complete)
+        try:
+            await trio.to_thread.run_sync(run.incoming.take, data)
+        finally:  # what is right is kept, whatever came after it
+            complete = [expert for expert in run.incoming.complete if run.left >> expert & 1]
+            self._fetched.note(run.key, complete)
+            for expert in complete:
+                run.left &= ~(1 << expert)
+                source.failures = 0
+            self._cells += len(complete)
         self._came += len(data)
         asked = tuple(each.peer_id for each in self._work.sources.values() if each.is_asked)
         self._on_progress(FetchProgress(self._cells, self._came, self._all_cells, self._all_bytes, asked))
@@ -322,6 +335,9 @@ class _Pull:
             reply = await self._reply(stream, request)
             if isinstance(reply, wire.CellsChunk):
                 await self._fetch.store(self._source, run, reply.data)
+                if self._fetch.is_slow(self._source, self.begun()):
+                    self._source.rest(trio.current_time())
+                    return
             elif not self._may_go_on(run, reply):
                 return
             self._ahead.popleft()

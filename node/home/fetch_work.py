@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from node.home.call_bits import CallBits, CallKey, first_run, run_bits
 from routing.dispatch.holders import HOME, LayerHolders
@@ -17,6 +18,16 @@ FAILURES_UNHEARD = 2
 
 FIRST_REST, LAST_REST = 0.5, 15.0
 """Seconds a source rests that has failed; doubled each time."""
+
+RATE_SECONDS = 10.0
+"""Over which a source's rate is measured: long enough that a pause of its line does not make it slow."""
+
+LEAST_RATE_SECONDS = 1.0
+"""Where it has nothing left to send before that, so long is enough."""
+
+SLOW = 0.1
+"""Of the median of the others that could send the same: who is slower leaves it to them. It would keep a
+place, and at the end all would wait for it."""
 
 
 @dataclass(eq=False)
@@ -32,6 +43,7 @@ class Source:
         given_up: why it is not asked any more; "" if it may be.
         is_hostile: it sent what it must not.
         n_bytes: that it sent.
+        rate: bytes a second, as last measured; None before that.
     """
 
     peer_id: str
@@ -43,6 +55,36 @@ class Source:
     given_up: str = ""
     is_hostile: bool = False
     n_bytes: int = 0
+    rate: float | None = None
+    _measured_since: float = 0.0
+    _measured_bytes: int = 0
+
+    def begin(self, now: float) -> None:
+        """It is asked from now on."""
+        self.is_asked = True
+        self._measured_since, self._measured_bytes = now, 0
+
+    def sent(self, n_bytes: int, now: float) -> None:
+        """So much has come of it."""
+        self.n_bytes += n_bytes
+        self._measured_bytes += n_bytes
+        self._measure(now, RATE_SECONDS)
+
+    def end(self, now: float) -> None:
+        """It is asked no more, for now."""
+        self.is_asked = False
+        if self._measured_bytes:
+            self._measure(now, LEAST_RATE_SECONDS)
+
+    def _measure(self, now: float, least: float) -> None:
+        elapsed = now - self._measured_since
+        if elapsed >= least:
+            self.rate = self._measured_bytes / elapsed
+            self._measured_since, self._measured_bytes = now, 0
+
+    def rest(self, now: float) -> None:
+        """It did nothing wrong, and is to be asked again only after a while."""
+        self.rests_until = now + LAST_REST
 
     def fail(self, reason: str, now: float, rest: float = 0.0) -> None:
         """It gave nothing this time; `rest` is what it asks for, in seconds."""
@@ -102,6 +144,23 @@ class Work:
                 self._pending[key] &= ~run_bits(first, count)
                 return key, first, count
         return None
+
+    def is_slow(self, source: Source, key: CallKey, bits: int, may: Callable[[str], bool]) -> bool:
+        """Whether others, who are far faster, could send all of what is left of these cells as well.
+
+        Args:
+            may: whether a peer can be asked now.
+        """
+        if source.rate is None:
+            return False
+        rates = []
+        for peer_id, held in self._held(key):
+            other = self.sources.get(peer_id)
+            if other is None or other is source or other.rate is None or other.given_up or not may(peer_id):
+                continue
+            if bits & ~(held & ~other.refuses.get(key, 0)) == 0:
+                rates.append(other.rate)
+        return bool(rates) and source.rate < SLOW * median(rates)
 
     def give_back(self, key: CallKey, bits: int) -> None:
         """These did not come."""

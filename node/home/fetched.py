@@ -5,8 +5,9 @@
     models/<model id>/cells/lock                     held by the process that writes here
 
 An expert counts only if its bytes were seen to have its digest. A seal remembers that for a file as long as
-nobody writes to it; a file without a valid one, as a kill leaves it, is read through when it is opened. So
-nothing half-written is ever used, and what was complete is not fetched twice.
+nobody writes to it; a file without a valid one, as a kill leaves it, is read through when it is opened. What
+comes is put into a file only once it is proven (node.home.incoming). So nothing half-written or wrong is ever
+used, by this process or by another that reads the same files, and what was complete is not fetched twice.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from types import TracebackType
 import numpy as np
 
 from node.home.call_bits import CallBits, CallKey, cells_of, numbers, run_bits
-from node.home.cell_file import CellFile, IncomingCells, cannot
-from node.home.seals import Seals
+from node.home.cell_file import LEFTOVERS, CellFile, cannot
+from node.home.incoming import IncomingCells
+from node.home.seals import SEALS_NAME, Seals
 from node.model.gguf.writer import DISK_MARGIN_BYTES
 from node.model.manifest import ExpertCall, Manifest
 from node.serve.cells import Cells
@@ -62,8 +64,10 @@ class FetchedCells:
         self._files: dict[CallKey, CellFile] = {}
         self._unsealed: set[CallKey] = set()
         self._lock = _lock(self.folder) if writable else None
-        self._seals = Seals(self.folder)
         try:
+            if writable:
+                self._remove_leftovers()
+            self._seals = Seals(self.folder)
             self._open_files(progress)
         except BaseException:
             self.close()
@@ -96,16 +100,18 @@ class FetchedCells:
     @property
     def n_bytes(self) -> int:
         """What all that is there takes."""
-        return self.bytes_of({key: self.bits(key) for key in self._files})
+        return self.bytes_of({key: self.bits(key) for key in self._files.copy()})
 
     def add_to(self, cells: Cells, only: CallBits | None = None) -> None:
         """Have the kernels' side hold what is there; again later, it takes what has come meanwhile.
+
+        On any thread: others may add files, or remove them, at the same time.
 
         Args:
             only: none but these.
         """
         held, masks = {}, {}
-        for key, file in self._files.items():
+        for key, file in self._files.copy().items():
             mask = file.present.copy()
             if only is not None:
                 mask &= [bool(only.get(key, 0) >> expert & 1) for expert in range(len(mask))]
@@ -148,7 +154,7 @@ class FetchedCells:
         return IncomingCells(file, first, count)
 
     def note(self, key: CallKey, experts: Iterable[int]) -> None:
-        """These have come, complete and right."""
+        """These have come, complete and right (`IncomingCells.complete`)."""
         self._unsealed.add(key)
         for expert in experts:
             self._files[key].present[expert] = True
@@ -203,6 +209,14 @@ class FetchedCells:
                 self._lock = None
 
     # --- inside ---
+
+    def _remove_leftovers(self) -> None:
+        """What a process that was killed had not finished. Nobody else is at work here: the lock is ours."""
+        for path in [*self.folder.glob(LEFTOVERS), *self.folder.glob(f".{SEALS_NAME}.*")]:
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise cannot(path, "removed", error) from None
 
     def _open_files(self, progress: Callable[[int, int], None]) -> None:
         to_look: list[tuple[CallKey, CellFile]] = []

@@ -3,8 +3,6 @@
 1. The decoding thread only appends (`HeatLog.note`): a tenth of a microsecond a layer. `Heat.add` does the
    rest.
 2. Old choices fade: after HALF_LIFE tokens they count half. Texts change, and so does what is hot.
-3. Of the last calls `Heat` also keeps which experts each one chose in all its rows: one missing expert is a
-   whole trip, so what a home set would have cost is counted there and not worked out from shares.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from node.home.home_set import HomeSet, Shapes
+from node.home.home_set import Shapes
 
 HALF_LIFE = 20_000
 """Tokens after which a choice counts half: some dozens of answers."""
@@ -25,16 +23,6 @@ HALF_LIFE = 20_000
 LOG_LENGTH = 16_384
 """Calls that wait to be added up at most: 300 tokens of 48 layers, and 4 MB. Nobody needs more than a
 sample."""
-
-RECENT_CALLS = 256
-"""Calls of each layer of which it is kept what they chose: enough to tell a tenth of all trips more or
-less."""
-
-LEAST_RECENT = 64
-"""Of them before they are believed."""
-
-MOST_DECODE_ROWS = 16
-"""Calls of more rows are pieces of a prompt: they choose nearly all experts and say nothing of decoding."""
 
 
 class HeatNumbers(msgspec.Struct, frozen=True):
@@ -79,7 +67,6 @@ class Heat:
         self._shapes = shapes
         self.tokens = 0.0
         self._counts = {layer: np.zeros(shape.n_experts) for layer, shape in shapes.items()}
-        self._recent: dict[int, deque[int]] = {layer: deque(maxlen=RECENT_CALLS) for layer in shapes}
         if numbers is not None and _makes_sense(numbers):
             self.tokens = numbers.tokens
             for layer, counts in numbers.layers.items():
@@ -96,20 +83,13 @@ class Heat:
                 counts *= kept
             self.tokens = self.tokens * kept + tokens
         for layer, ids in noted:
-            chosen = np.bincount(ids.ravel(), minlength=self._shapes[layer].n_experts)
-            self._counts[layer] += chosen
-            if 0 < len(ids) <= MOST_DECODE_ROWS:
-                bits = 0
-                for expert in np.flatnonzero(chosen).tolist():
-                    bits |= 1 << expert
-                self._recent[layer].append(bits)
+            self._counts[layer] += np.bincount(ids.ravel(), minlength=self._shapes[layer].n_experts)
 
     def copy(self) -> Heat:
         """As it is now, for another thread."""
         twin = Heat(self._shapes)
         twin.tokens = self.tokens
         twin._counts = {layer: counts.copy() for layer, counts in self._counts.items()}
-        twin._recent = {layer: deque(recent, RECENT_CALLS) for layer, recent in self._recent.items()}
         return twin
 
     def shares(self, layer: int) -> npt.NDArray[np.float64]:
@@ -120,18 +100,6 @@ class Heat:
             return np.full(len(counts), 1 / len(counts))
         shares: npt.NDArray[np.float64] = counts / total
         return shares
-
-    @property
-    def has_recent(self) -> bool:
-        """Whether `trip_share` can tell."""
-        return all(len(recent) >= LEAST_RECENT for recent in self._recent.values())
-
-    def trip_share(self, layer: int, home: HomeSet) -> float | None:
-        """Of the last calls of a layer, the share that would have waited; None if there were too few."""
-        if not self.has_recent:
-            return None
-        recent, held = self._recent[layer], home.held(layer)
-        return sum(bits & ~held != 0 for bits in recent) / len(recent)
 
     def numbers(self) -> HeatNumbers:
         """To be kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -12,9 +13,9 @@ import numpy as np
 from node.config import BackboneConfig, NodeConfig
 from node.engine.library import Library
 from node.home.call_bits import cells_of, numbers
-from node.home.choosing import choose, choose_unmeasured, heat_now, predict
-from node.home.estimate import Estimator
+from node.home.choosing import Prediction, choose, choose_unmeasured, moved, predict
 from node.home.fetched import FetchedCells
+from node.home.heat import Heat
 from node.home.home_set import HomeSet, Shapes, shapes_of, total_bytes
 from node.home.plan_file import HomePlan, plan_command, read_heat, read_plan
 from node.importing import Progress
@@ -96,6 +97,7 @@ class OpenHome:
     Attributes:
         choice: what is to be at home.
         cells: what is at home now, with everything that is served.
+        config_path: the config it was opened by.
         plan, heat: what was known when it was opened; `heat` counts on.
         guesses: whether guesses depend on what is at home.
         fetched: cells that came from peers; None where the model's own file is here.
@@ -106,6 +108,7 @@ class OpenHome:
         self,
         stored: StoredModel,
         wanted: BackboneConfig,
+        config_path: Path,
         served: Cells,
         whole: MappedModel | None,
         fetched: FetchedCells | None,
@@ -114,6 +117,7 @@ class OpenHome:
         can_fetch: bool = False,
     ) -> None:
         self.stored = stored
+        self.config_path = config_path
         self.shapes = shapes_of(stored.manifest)
         self.fetched = fetched
         self.can_fetch = can_fetch
@@ -128,7 +132,7 @@ class OpenHome:
         self.choice = HomeChoice(self.shapes, self.served, HomeSet(), None, "serve")
         self.cells = served
         if wanted.home or wanted.home_memory is not None:
-            self.plan = read_plan(stored) if wanted.home_memory is not None else None
+            self.plan = read_plan(stored, config_path) if wanted.home_memory is not None else None
             self.choice = self.choose()
             self.cells = self.cells_for(self.choice.wanted)
 
@@ -149,12 +153,17 @@ class OpenHome:
         """Of what is chosen, what is in files here."""
         return self.choice.wanted - self.choice.lacking
 
-    def estimator(self) -> Estimator | None:
-        """What is known of the model now; None without a plan."""
-        if self.plan is None:
-            return None
-        found = self.plan.estimator(self.shapes, heat_now(self.shapes, self.plan, self.heat))
-        return found if self.guesses else Estimator(self.shapes, found.heat, None, found.n_used)
+    def prediction(self, plan: HomePlan, budget: int, heat: Heat) -> Prediction:
+        """What home sets for a budget are chosen by.
+
+        Whoever guesses, whole layers are right, so the choice is the same for all guessers; only where not
+        even one layer fits is it made for what the config says.
+
+        Args:
+            heat: counted in use.
+        """
+        layer_fits = budget >= min(shape.n_bytes for shape in self.shapes.values())
+        return predict(plan, self.shapes, heat, guesses=layer_fits or self.guesses)
 
     def choose(self) -> HomeChoice:
         """The best home set by what is known now."""
@@ -166,16 +175,18 @@ class OpenHome:
 
     def choice_for(self, budget: int) -> HomeChoice:
         """The same for so many bytes."""
-        estimator = self.estimator()
-        if estimator is None or self.plan is None:
+        if self.plan is None:
             home = choose_unmeasured(self.shapes, self.heat, budget, self.served)
-            command = plan_command(self.stored)
+            command = plan_command(self.stored, self.config_path)
             return HomeChoice(
                 self.shapes, home, self.lacks(home), budget, "default order", plan_command=command
             )
-        prediction = predict(self.plan, self.shapes, estimator)
-        home = choose(prediction, budget, self.served)
-        return HomeChoice(self.shapes, home, self.lacks(home), budget, "plan", prediction.trips(home))
+        prediction = self.prediction(self.plan, budget, self.heat)
+        by_plan = choose(prediction, budget, self.served)
+        home = moved(prediction, by_plan, self.served)
+        # Nobody has measured the cells that moved: no more is promised of them than those of the plan gave.
+        trips = predict(self.plan, self.shapes, guesses=self.guesses).trips(by_plan)
+        return HomeChoice(self.shapes, home, self.lacks(home), budget, "plan", trips)
 
     def lacks(self, home: HomeSet) -> HomeSet:
         """Cells that are in no file here."""
@@ -251,7 +262,9 @@ def open_home(
             else:
                 fetched, can_fetch = _fetched(stored, progress)
                 maps.enter_context(fetched)
-        return OpenHome(stored, wanted, served, whole, fetched, maps.pop_all(), can_fetch=can_fetch)
+        return OpenHome(
+            stored, wanted, config.path, served, whole, fetched, maps.pop_all(), can_fetch=can_fetch
+        )
 
 
 def explicit_cells(config: BackboneConfig, shapes: Shapes) -> HomeSet:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from node.home.estimate import Estimator, TripShare
+from node.home.estimate import Estimator
 from node.home.heat import Heat, HeatNumbers
 from node.home.home_set import HomeSet, Shapes, shapes_of
 from node.home.worth import Worth
@@ -115,22 +115,20 @@ class HomePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return None
         return Worth(self.base, {layer.layer: layer.worth for layer in self.layers}, self.drafts)
 
-    def estimator(
-        self,
-        shapes: Shapes,
-        heat: Heat | None = None,
-        trip_share: TripShare = lambda layer, home: None,
-    ) -> Estimator:
+    def estimator(self, shapes: Shapes, heat: Heat | None = None) -> Estimator:
         """With the text's heat, or with what was counted since."""
-        return Estimator(shapes, heat or self.heat(shapes), self.worth(), self.n_used, trip_share)
+        return Estimator(shapes, heat or self.heat(shapes), self.worth(), self.n_used)
 
     def known(self, shapes: Shapes) -> dict[HomeSet, MeasuredSet]:
         """What was tried."""
         return {HomeSet.from_ranges(each.experts, shapes): each for each in self.measured}
 
 
-def read_plan(stored: StoredModel) -> HomePlan | None:
+def read_plan(stored: StoredModel, config: Path | None = None) -> HomePlan | None:
     """The model's plan; None if none was made.
+
+    Args:
+        config: the node's, for the command that is named if it must be made again.
 
     Raises:
         StoreError: it is damaged or another model's. One line that says what to do.
@@ -140,14 +138,38 @@ def read_plan(stored: StoredModel) -> HomePlan | None:
     if data is None:
         return None
     try:
-        plan = msgspec.json.decode(data, type=HomePlan)
-        _check(plan, stored.model_id, stored.manifest)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, LocalError) as error:
+        return _decoded(data, stored)
+    except LocalError as error:
         raise StoreError(
             f"{path}: is no home plan of this model ({error}); "
-            f"make it again with `{plan_command(stored)}`, or remove the file"
+            f"make it again with `{plan_command(stored, config)}`, or remove the file"
         ) from None
-    return plan
+
+
+def planned_model(path: Path) -> str:
+    """The model that a plan carried from elsewhere is of, to be looked for in the store.
+
+    Raises:
+        LocalError: it cannot be read, or is no plan.
+    """
+    try:
+        return msgspec.json.decode(_carried(path), type=HomePlan).model_id
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise LocalError(f"{path}: is no home plan ({_why(error)})") from None
+
+
+def carried_plan(path: Path, stored: StoredModel) -> HomePlan:
+    """A plan from elsewhere, checked as those in the store are.
+
+    Raises:
+        LocalError: it cannot be read, is no plan, or another model's.
+    """
+    try:
+        return _decoded(_carried(path), stored)
+    except StoreError:
+        raise
+    except LocalError as error:
+        raise LocalError(f"{path}: is no home plan of model {stored.model_id[:12]} ({error})") from None
 
 
 def plan_stamp(stored: StoredModel) -> tuple[int, int]:
@@ -162,11 +184,20 @@ def plan_stamp(stored: StoredModel) -> tuple[int, int]:
 def write_plan(stored: StoredModel, plan: HomePlan) -> Path:
     """Put a plan in place of the one before, at once."""
     path = stored.folder / PLAN_NAME
+    carry_plan(path, plan)
+    return path
+
+
+def carry_plan(path: Path, plan: HomePlan) -> None:
+    """Write a plan to any file, at once.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
     try:
         replace_file(path, msgspec.json.encode(plan))
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from None
-    return path
 
 
 def read_heat(stored: StoredModel, shapes: Shapes) -> Heat:
@@ -200,8 +231,30 @@ def _read(path: Path) -> bytes | None:
     return data
 
 
-def plan_command(stored: StoredModel) -> str:
-    """What makes a plan, as it is typed."""
+def _carried(path: Path) -> bytes:
+    data = _read(path)
+    if data is None:
+        raise StoreError(f"{path}: no such file")
+    return data
+
+
+def _decoded(data: bytes, stored: StoredModel) -> HomePlan:
+    try:
+        plan = msgspec.json.decode(data, type=HomePlan)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise LocalError(_why(error)) from None
+    _check(plan, stored.model_id, stored.manifest)
+    return plan
+
+
+def _why(error: Exception) -> str:
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def plan_command(stored: StoredModel, config: Path | None = None) -> str:
+    """What makes a plan, as it is typed: by the node's config, or by its store if there is none."""
+    if config is not None and config.is_file():
+        return f"panal home plan -c {shlex.quote(str(config))}"
     return f"panal home plan {stored.model_id[:12]} --store {shlex.quote(str(stored.folder.parent.parent))}"
 
 

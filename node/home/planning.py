@@ -245,6 +245,7 @@ class _Planning:
         samples = [
             Sample(bare.missing(home), found.tokens_per_pass, found.passes)
             for home, found in self._measured.items()
+            if home  # with nothing there, nothing guessed
         ]
         return fit(list(self._shapes), samples, self._calibrator.drafts)
 

@@ -1,7 +1,8 @@
 """When to have other cells at home than now: a pure decision with hysteresis.
 
 1. Only for trips that fall by LEAST_GAIN, and not before the present set is LEAST_AGE old: each change costs
-   reading or fetching cells, and the figures it rests on breathe.
+   reading or fetching cells, and the figures it rests on breathe. Which layers are whole is for the plan to
+   say; what is counted in use moves the hot cells of the others (node.home.choosing).
 2. A far change is made in steps of at most MOST_CHANGED of the budget, or a layer: whole layers first, for
    they are what saves trips. Steps follow each other until the target is reached, or has lost its advantage.
 """
@@ -10,12 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.home.choosing import Prediction, choose
+from node.home.choosing import LEAST_GAIN, Prediction, choose, moved
 from node.home.home_set import HomeSet, Shapes
 from node.home.worth import chance_of, tokens_per_pass
-
-LEAST_GAIN = 0.1
-"""Share of the trips that must be saved: estimates were seen to be off by as much."""
 
 LEAST_AGE = 600.0
 """Seconds that a home set stays at least: some dozens of answers, and far more than fetching a layer
@@ -27,8 +25,8 @@ STEP_SECONDS = 60.0
 MOST_CHANGED = 0.25
 """Of the budget that may come at once, or one layer if that is more: what is on its way helps nobody yet."""
 
-LEAST_TOKENS = 500
-"""Tokens counted in use before anything is changed: a few answers."""
+LEAST_TOKENS = 5_000
+"""Tokens counted in use before anything is changed: some dozens of answers. A few may all be of one thing."""
 
 
 LEAST_PASSES = 500
@@ -93,8 +91,10 @@ class Reconsideration:
         if self._target is not None and now - self._stepped < STEP_SECONDS:
             return None
         shapes = prediction.estimator.shapes
-        target = self._target or choose(prediction, budget, free)
-        before, after = prediction.trips(current), prediction.trips(target)
+        target = self._target or moved(prediction, choose(prediction, budget, free), free)
+        alike = current.whole_layers(shapes) == target.whole_layers(shapes)
+        trips = prediction.trips_now if alike else prediction.trips
+        before, after = trips(current), trips(target)
         if target == current or after > before * (1 - LEAST_GAIN):
             self._target, self._since = None, now
             return None
@@ -123,7 +123,7 @@ def step(
     else:
         return target
     # Room for it: the coldest of what goes anyway.
-    heat = prediction.estimator.heat
+    heat = (prediction.now or prediction.estimator).heat
     cells = sorted(
         (
             (float(heat.shares(layer)[expert]), layer, expert)

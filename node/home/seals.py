@@ -9,6 +9,8 @@ import msgspec
 from node.home.cell_file import CellFile, Stamp, cannot
 from node.model.store import replace_file
 
+SEALS_NAME = "seals.json"
+
 MAX_SEALS_BYTES = 1 << 20
 """Of seals.json: 512 calls with as many experts are 100 KB."""
 
@@ -29,7 +31,7 @@ class Seals:
     """The seals of a folder. One that is missing, damaged or of a file changed since is as good as none."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "seals.json"
+        self._path = folder / SEALS_NAME
         self._seals = self._read()
 
     def experts(self, file: CellFile) -> int | None:
@@ -65,5 +67,5 @@ class Seals:
             if self._path.stat().st_size > MAX_SEALS_BYTES:
                 return {}
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Seal])
-        except (OSError, msgspec.DecodeError):
+        except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
             return {}

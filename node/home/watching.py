@@ -17,12 +17,11 @@ import trio
 from node.decode.ledger import TripsReport
 from node.decode.live_backbone import LiveBackbone
 from node.home.call_bits import cells_of
-from node.home.choosing import Prediction, heat_now, predict
-from node.home.estimate import Estimator
+from node.home.choosing import Prediction
 from node.home.fetch import FetchProgress, FetchResult, fetch_cells
 from node.home.heat import Heat
 from node.home.home_set import HomeSet
-from node.home.opening import OpenHome
+from node.home.opening import GUESSES_BY_HOME, OpenHome
 from node.home.plan_file import plan_stamp, read_plan, write_heat
 from node.home.reconsider import Proposal, Reconsideration, fall_short
 from node.sizes import size_text
@@ -72,6 +71,7 @@ class HomeKeeper:
         self._plan_stamp = plan_stamp(home.stored)
         self._kept_at = now()
         self._fetching: trio.CancelScope | None = None
+        self._fetch_ended = trio.Event()
         self._again_at = now()
         self._has_warned = False
         self._is_looking = home.choice.by != "serve"
@@ -98,6 +98,7 @@ class HomeKeeper:
         """For JSON: what was chosen, what is there, what changed."""
         return self._home.choice.as_dict() | {
             "at_home_bytes": self._at_home.n_bytes(self._home.shapes),
+            "lacking_bytes": (self.wanted - self._at_home).n_bytes(self._home.shapes),
             "changes": self.changes,
         }
 
@@ -117,7 +118,7 @@ class HomeKeeper:
             await self._reconsider(heat)
         lacking = self._home.lacks(self.wanted)
         if lacking and self._home.can_fetch and self._fetching is None and self._now() >= self._again_at:
-            self._fetching = trio.CancelScope()
+            self._fetching, self._fetch_ended = trio.CancelScope(), trio.Event()
             nursery.start_soon(self._fetch, self._fetching, lacking)
 
     # --- better sets ---
@@ -146,10 +147,7 @@ class HomeKeeper:
         home = self._home
         if home.plan is None or home.budget is None:
             return None, ""
-        known = home.plan.estimator(home.shapes, heat_now(home.shapes, home.plan, heat), heat.trip_share)
-        if not home.guesses:
-            known = Estimator(home.shapes, known.heat, None, known.n_used, heat.trip_share)
-        prediction = predict(home.plan, home.shapes, known, counted=heat.has_recent)
+        prediction = home.prediction(home.plan, home.budget, heat)
         found = self._reconsideration.look(
             self._now(), self.wanted, prediction, home.budget, home.served, self._counted
         )
@@ -162,7 +160,7 @@ class HomeKeeper:
             return
         self._plan_stamp = stamp
         try:
-            home.plan = read_plan(home.stored)
+            home.plan = read_plan(home.stored, home.config_path)
         except LocalError as error:
             self._tell(str(error))
             return
@@ -176,7 +174,7 @@ class HomeKeeper:
     def _hold_against(self, prediction: Prediction, report: TripsReport) -> str:
         """What to say, once, if guesses are right far less often than the plan has it."""
         worth, passes = prediction.estimator.worth, report.decode_passes
-        if worth is None or self._has_warned:
+        if worth is None or self._has_warned or self._live.settings.draft not in GUESSES_BY_HOME:
             return ""
         tokens = prediction.tokens_per_pass(self._at_home)
         expected = fall_short(tokens, worth.drafts, passes, report.drafted, report.accepted)
@@ -197,8 +195,9 @@ class HomeKeeper:
     async def _want(self, wanted: HomeSet) -> None:
         self.wanted = wanted
         self._again_at = self._now()
-        if self._fetching is not None:
+        if self._fetching is not None:  # of another set, and it may be about to forget what this one has
             self._fetching.cancel()
+            await self._fetch_ended.wait()
         await self._take_home()
 
     async def _take_home(self) -> None:
@@ -245,7 +244,9 @@ class HomeKeeper:
             self._tell(str(group.exceptions[0]))
         finally:
             self._fetching = None
-            self._again_at = self._now() + AGAIN_SECONDS
+            self._fetch_ended.set()
+            if not scope.cancel_called:  # else it is not that nobody gave it: others are wanted now
+                self._again_at = self._now() + AGAIN_SECONDS
 
     async def _fetched(self, result: FetchResult) -> None:
         for peer, what in result.dropped.items():

@@ -6,6 +6,8 @@ Rules
    all together at the rate the owner allows. Streams take turns, piece by piece.
 3. A caller may have a few streams; further ones are told to come again, after a while. A refusal waits for
    its turn like a piece. So nobody keeps the node busy with what it refuses.
+4. Who does not read what it asked for loses its place. Those of whom no address is known, and who may so be
+   one and the same, have few places together.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ from node.serve.cells import Cells, HeldCall
 from node.serve.yielding_rate import CATCH_UP_SECONDS, YieldingRate
 from routing.quic.admission import origin_of
 from routing.quic.connection import Connection
-from routing.quic.errors import StreamClosed
+from routing.quic.errors import Stalled, StreamClosed
 from routing.quic.limits import SEND_NOTED
-from routing.quic.stream import LENGTH_BYTES, Stream
+from routing.quic.stream import CODE_STALLED, LENGTH_BYTES, Stream
 from routing.wire import cells as wire
 from routing.wire.experts import ProtocolError, Refusal, RefusalCode
 
@@ -35,6 +37,10 @@ STREAMS_PER_CALLER = 4
 STREAMS = 32
 """In all: each holds a chunk, and half of one more that the engine has not sent: 24 MiB."""
 
+STREAMS_CARRIED = 8
+"""In all, of callers through relays or over TCP: nothing tells them apart but peer ids, and of these anybody
+makes as many as he likes. The other places stay for those whose address is known."""
+
 COME_AGAIN_MS = 2_000
 """What a caller is told to wait for whom there is no place now."""
 
@@ -42,7 +48,8 @@ REFUSE_SECONDS = 1.0
 """Before they are told: who asks on a hundred streams, and again when refused, does so once a second."""
 
 IDLE_SECONDS = 60.0
-"""After so long without a request a stream gives its place to another."""
+"""After so long without a request a stream gives its place to another; the same where an answer has waited so
+long, in all, for its caller to read: a chunk takes 4 s at YieldingRate.MIN_RATE."""
 
 PIECE_BYTES = 16 << 10
 """Sent at once: a call that comes meanwhile waits for 3 ms of it at 50 Mbit/s."""
@@ -81,12 +88,13 @@ class CellServer:
         self._turns = trio.StrictFIFOLock()
         self._next = -math.inf
         self._streams: Counter[str] = Counter()
+        self._carried = 0
         self._rates: WeakKeyDictionary[Connection, YieldingRate] = WeakKeyDictionary()
         self.counts = CellCounts()
 
     async def serve(self, stream: Stream) -> None:
         """Handler of `/panal/cells/1`: requests one after the other; a caller may send some ahead."""
-        with self._place(_caller_of(stream.connection)) as is_served:
+        with self._place(stream.connection) as is_served:
             if not is_served:
                 await trio.sleep(REFUSE_SECONDS)
             while True:
@@ -101,6 +109,7 @@ class CellServer:
                 admitted = self._admit(message, stream.peer_id, is_served=is_served)
                 if isinstance(admitted, Refusal):
                     self.counts.refused += 1
+                    await self._until_read(stream, IDLE_SECONDS)
                     await self._turn(stream, PIECE_BYTES)
                     await stream.send_message(wire.encode_refusal(admitted))
                     if not is_served or admitted.code is RefusalCode.MALFORMED:
@@ -110,15 +119,19 @@ class CellServer:
                     await self._send(stream, *admitted)
 
     @contextmanager
-    def _place(self, caller: str) -> Iterator[bool]:
+    def _place(self, connection: Connection) -> Iterator[bool]:
         """Whether there is one for a stream of this caller; it is kept meanwhile."""
-        if self._streams[caller] >= STREAMS_PER_CALLER or self._streams.total() >= STREAMS:
+        caller, is_carried = _caller_of(connection), connection.is_carried
+        is_full = self._streams[caller] >= STREAMS_PER_CALLER or self._streams.total() >= STREAMS
+        if is_full or (is_carried and self._carried >= STREAMS_CARRIED):
             yield False
             return
         self._streams[caller] += 1
+        self._carried += is_carried
         try:
             yield True
         finally:
+            self._carried -= is_carried
             self._streams[caller] -= 1
             if not self._streams[caller]:
                 del self._streams[caller]
@@ -159,18 +172,31 @@ class CellServer:
         size = wire.CHUNK_HEADER_BYTES + len(data)
         header = size.to_bytes(LENGTH_BYTES, "big") + wire.encode_chunk_header(request)
         await stream.send_bytes(header)
+        patience = IDLE_SECONDS
         for start in range(0, len(data), PIECE_BYTES):
             piece = data[start : start + PIECE_BYTES]
+            patience = await self._until_read(stream, patience)
             await self._turn(stream, len(piece))
             await stream.send_bytes(piece)
             self.counts.sent_bytes += len(piece)
         self.counts.chunks += 1
 
+    async def _until_read(self, stream: Stream, patience: float) -> float:
+        """Wait while a caller does not read what it was sent, or its path is slow; the patience that is left.
+
+        Where there is none the stream is given up: to send on it fails.
+        """
+        connection, begun = stream.connection, trio.current_time()
+        while connection.is_open and connection.core.unsent(stream.stream_id) > UNSENT_BYTES:
+            if trio.current_time() - begun >= patience:
+                stream.give_up(CODE_STALLED, Stalled, f"not read within {IDLE_SECONDS:g} s")
+                return 0.0
+            await trio.sleep(UNSENT_POLL)
+        return patience - (trio.current_time() - begun)
+
     async def _turn(self, stream: Stream, size: int) -> None:
         """Wait until a piece may go."""
         connection = stream.connection
-        while connection.is_open and connection.core.unsent(stream.stream_id) > UNSENT_BYTES:
-            await trio.sleep(UNSENT_POLL)
         rate = self._rates.get(connection)
         if rate is None:
             rate = self._rates[connection] = YieldingRate(trio.current_time(), most=self._rate)

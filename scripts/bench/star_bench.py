@@ -164,7 +164,12 @@ def bench(args: argparse.Namespace, shape: Shape, folder: Path) -> dict[str, Any
     rtts = distances(args.offset)
     seed = 0
     with StarLab(folder, model, shape, rtts, args.jitter, args.loss) as lab:
-        common = {"calls": args.calls, "used": shape.used, "experts": (0, shape.experts - 1)}
+        common = {
+            "calls": args.calls,
+            "warm_up": args.warm_up,
+            "used": shape.used,
+            "experts": (0, shape.experts - 1),
+        }
         calm = figures(lab, lab.measure(**common, **MODES["as a backbone"], seed=seed))
         share = shape.experts // SLICES
         farthest = max(range(SLICES), key=lambda number: min(rtts[f"a{number}"], rtts[f"b{number}"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import numpy as np
 import pytest
@@ -17,12 +17,15 @@ from node.serve.cell_server import CellServer
 from node.serve.cells import Cells, HeldCall
 from node.serve.server import ExpertServer
 from routing.dispatch.quic_peer import QuicExpertPeer
+from routing.multiaddr import PeerAddress
+from routing.quic.carried import carry
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.errors import StreamClosed
 from routing.wire import cells as wire
 from routing.wire.experts import Refusal, RefusalCode
 from tests.cell_sources import FAST, sharing
+from tests.integration.test_carried_quic import line
 from tests.model_parts import ModelParts
 from tests.served import cells_of as served_cells
 from tests.served import connected, handlers_of, listening, request, run
@@ -180,6 +183,43 @@ def test_a_caller_has_few_streams(model: ModelParts, monkeypatch: pytest.MonkeyP
     run(test)
 
 
+def test_callers_without_an_address_have_few_places_together(
+    model: ModelParts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many peer ids as one likes come over TCP or a relay: the places of others stay free."""
+    monkeypatch.setattr(cell_server, "REFUSE_SECONDS", 0.1)
+    cells = served_cells(model, [range(12)])
+    message = wire.encode_request(right_request(model))
+
+    async def test() -> None:
+        async with (
+            sharing(CellServer(cells, rate=FAST).serve) as server,
+            trio.open_nursery() as nursery,
+            AsyncExitStack() as stack,
+        ):
+            codes = list[RefusalCode | None]()
+            for _ in range(3):
+                client = await stack.enter_async_context(listening({}))
+                here, there = line()
+                path = await nursery.start(carry, client, here)
+                await nursery.start(carry, server, there)
+                host, port = path.address
+                carried = await client.connect(PeerAddress(host, port, server.identity.peer_id))
+                assert carried.is_carried
+                for _ in range(cell_server.STREAMS_PER_CALLER):
+                    stream = carried.open_stream(wire.PROTOCOL_ID)
+                    await stream.send_message(message)
+                    reply = wire.decode_message(await stream.receive_message(1 << 20))
+                    codes.append(reply.code if isinstance(reply, Refusal) else None)
+            refused = len(codes) - cell_server.STREAMS_CARRIED
+            assert codes == [None] * cell_server.STREAMS_CARRIED + [RefusalCode.OVERLOADED] * refused
+            async with connected(server) as direct:
+                assert isinstance(await ask(direct, message), wire.CellsChunk)
+            nursery.cancel_scope.cancel()
+
+    run(test)
+
+
 def test_the_rate_of_all_together(model: ModelParts) -> None:
     """Two callers, and a bound that makes 400 KB take at least a second."""
     cells = served_cells(model, [range(12)])
@@ -258,7 +298,10 @@ def test_calls_stay_quick_beside_a_transfer(model: ModelParts) -> None:
             await trio.sleep(0.3)
             before = sent
             beside = await calls(100)
-            assert sent > before
+            while (
+                sent == before
+            ):  # a busy machine: the transfer has yielded so far that no chunk came meanwhile
+                beside = max(beside, await calls(50))
             assert beside < 10 * alone + 0.02, (alone, beside)
             nursery.cancel_scope.cancel()
 

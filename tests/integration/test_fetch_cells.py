@@ -17,7 +17,9 @@ from node.home import fetch
 from node.home.call_bits import cells_of
 from node.home.fetch import FetchProgress
 from node.home.fetched import FetchedCells
+from node.home.incoming import WrongBytes
 from node.serve import cell_server
+from node.serve.cell_server import CellServer
 from node.serve.cells import Cells
 from routing.quic.endpoint import Handler
 from routing.quic.errors import StreamClosed
@@ -286,6 +288,60 @@ def test_a_source_that_goes_away(model: ModelParts, folder: Path, monkeypatch: p
                 assert_right(model, into, cells_of(model.manifest, everything(model)))
 
     run(test)
+
+
+def test_who_is_far_slower_than_another_is_not_waited_for(
+    model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.home.fetch_work.RATE_SECONDS", 0.5)
+    monkeypatch.setattr("node.home.fetch_work.LEAST_RATE_SECONDS", 0.01)
+    cells = served_cells(model, [range(12)])
+
+    async def test() -> None:
+        swarm = Swarm(model)
+        async with AsyncExitStack() as stack:
+            await swarm.add(stack, cells, CellServer(cells, rate=60_000).serve)
+            await swarm.add(stack, cells)
+            with FetchedCells(folder, model.manifest) as into, trio.fail_after(6):
+                result = await swarm.fetch(into)
+            # It began with 2 MiB of the 5.7, which it would have sent for half a minute.
+            slow, fast = swarm.ids
+            assert result.cells == 48 and not result.missing and not result.given_up
+            assert result.by_peer[slow] < 400_000 < result.by_peer[fast]
+
+    run(test)
+
+
+def test_a_large_expert_comes_through_a_file_without_a_name(
+    model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.home.incoming.IN_MEMORY_BYTES", 10_000)
+    monkeypatch.setattr(fetch, "CHUNK_BYTES", 30_000)
+    places = folder / "cells"
+
+    async def test() -> None:
+        swarm = Swarm(model)
+        async with AsyncExitStack() as stack:
+            await swarm.add(stack, served_cells(model, [range(12)]))
+            with FetchedCells(folder, model.manifest) as into:
+                assert (await swarm.fetch(into)).cells == 48
+                assert_right(model, into, cells_of(model.manifest, everything(model)))
+                assert {path.suffix for path in places.iterdir()} <= {".cells", ".json", ""}
+                assert not list(places.glob(".*"))
+
+    run(test)
+
+
+def test_what_is_not_proven_is_in_no_place(model: ModelParts, folder: Path) -> None:
+    call = model.manifest.calls[0]
+    with FetchedCells(folder, model.manifest) as into:
+        incoming = into.incoming((0, 0), 0, 2)
+        file = folder / "cells" / "0-exps.cells"
+        incoming.take(memoryview(b"x" * (call.bytes_per_cell - 1)))
+        assert not any(file.read_bytes())
+        with pytest.raises(WrongBytes):
+            incoming.take(memoryview(b"x"))
+        assert not any(file.read_bytes()) and not incoming.complete
 
 
 FETCHER = """

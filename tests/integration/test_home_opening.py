@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from node.config import NodeConfig, parse_config
+from node.home.heat import Heat, HeatNumbers
 from node.home.home_set import HomeSet, shapes_of, total_bytes
 from node.home.opening import OpenHome, open_home
 from node.home.plan_file import (
@@ -21,6 +22,9 @@ from node.home.plan_file import (
     HomePlan,
     MeasuredSet,
     PlanLayer,
+    carried_plan,
+    carry_plan,
+    planned_model,
     read_heat,
     read_plan,
     write_heat,
@@ -116,6 +120,10 @@ def test_without_a_plan_first_and_last_layers(model: ModelParts, store: Store) -
         assert home.choice.wanted.n_bytes(home.shapes) <= total_bytes(home.shapes) // 2
         assert "layers 0,3" in home.choice.line()
         assert f"`panal home plan {model.stored.model_id[:12]} --store {store.root}`" in home.choice.line()
+        path = store.root.parent / "node.toml"
+        path.touch()
+    with opened(model, store, 'home_memory = "50%"\n') as home:
+        assert f"`panal home plan -c {path}`" in home.choice.line()
         assert home.choice.as_dict()["predicted_trips_per_layer_token"] is None
         assert json.dumps(home.choice.as_dict())
 
@@ -141,6 +149,7 @@ def test_other_budgets_than_the_plans(model: ModelParts, store: Store) -> None:
         assert home.cells.count() == 48 and home.choice.predicted == pytest.approx(0, abs=0.01)
     with opened(model, store, 'home_memory = "1 KB"\n') as home:
         assert home.cells.count() == 0 and home.choice.line().startswith("at home: nothing (0 B)")
+        assert home.choice.predicted == 1.0  # nothing at home, nothing guessed by it
 
 
 def test_what_is_served_costs_nothing_more(model: ModelParts, store: Store) -> None:
@@ -153,12 +162,51 @@ def test_what_is_served_costs_nothing_more(model: ModelParts, store: Store) -> N
 def test_heat_counted_in_use_moves_the_hot_cells(model: ModelParts, store: Store) -> None:
     stored = stored_in(store, model)
     write_plan(stored, plan_for(model))
-    heat = read_heat(stored, shapes_of(stored.manifest))
-    last = np.full((20_000, 2), 11, np.int32)
-    heat.add([(layer, last) for layer in range(4)])
-    write_heat(stored, heat)
-    with opened(model, store, 'home_memory = "55%"\n') as home:
-        assert all(11 in experts for experts in experts_of(home).values())
+    shapes = shapes_of(stored.manifest)
+    with opened(model, store, 'home_memory = "24%"\n') as home:  # no layer fits
+        before = home.choice
+        assert all(experts == list(range(len(experts))) for experts in experts_of(home).values())
+    # As widely spread as the plan's, but the other way round.
+    choices = tuple(float(100 * (1 + e) ** 2) for e in range(12))
+    write_heat(stored, Heat(shapes, HeatNumbers(25_000.0, dict.fromkeys(shapes, choices))))
+    with opened(model, store, 'home_memory = "24%"\n') as home:
+        found = experts_of(home)
+        assert all(11 in experts for experts in found.values())
+        old = before.wanted.experts()
+        assert {layer: len(each) for layer, each in found.items()} == {
+            layer: len(each) for layer, each in old.items()
+        }
+        assert home.choice.predicted == before.predicted  # nobody has measured these
+    # One token, again and again, says nothing of what comes.
+    last = Heat(shapes)
+    last.add([(layer, np.full((20_000, 2), 11, np.int32)) for layer in shapes])
+    write_heat(stored, last)
+    with opened(model, store, 'home_memory = "24%"\n') as home:
+        assert home.choice.wanted == before.wanted
+
+
+def test_heat_counted_in_use_takes_no_layer_away(model: ModelParts, store: Store) -> None:
+    stored = stored_in(store, model)
+    write_plan(stored, plan_for(model))
+    shapes = shapes_of(stored.manifest)
+    with opened(model, store, 'home_memory = "50%"\n') as home:
+        before = home.choice
+    assert before.predicted == pytest.approx(0.12)  # as measured
+    for choices in ((1.0,) * 6 + (0.0,) * 6, tuple(float(1 + e) ** 2 for e in range(12))):
+        write_heat(stored, Heat(shapes, HeatNumbers(28_000.0, dict.fromkeys(shapes, choices))))
+        with opened(model, store, 'home_memory = "50%"\n') as home:
+            assert home.choice == before
+
+
+def test_the_choice_is_the_same_for_all_guessers(model: ModelParts, store: Store) -> None:
+    write_plan(stored_in(store, model), plan_for(model))
+    chosen, told = set(), {}
+    for draft in ("auto", "self", "ngram", "off"):
+        with opened(model, store, f'home_memory = "50%"\ndraft = "{draft}"\n') as home:
+            chosen.add(home.choice.wanted)
+            told[draft] = home.choice.predicted
+    assert len(chosen) == 1
+    assert told["auto"] == pytest.approx(0.12) and told["off"] == pytest.approx(0.5)
 
 
 def test_other_cells_of_the_same_files(model: ModelParts, store: Store) -> None:
@@ -261,6 +309,25 @@ def test_a_damaged_plan_is_one_line(model: ModelParts, store: Store) -> None:
             assert home.choice.by == "serve"
     path.write_bytes(good)
     assert msgspec.json.encode(read_plan(stored)) == good
+
+
+def test_a_plan_is_carried_to_another_store(model: ModelParts, store: Store, tmp_path: Path) -> None:
+    stored, path = stored_in(store, model), tmp_path / "carried.json"
+    plan = plan_for(model)
+    carry_plan(path, plan)
+    assert planned_model(path) == stored.model_id and carried_plan(path, stored) == plan
+    other = stored.model_id[:-1] + ("0" if stored.model_id[-1] != "0" else "1")
+    good = json.loads(path.read_bytes())
+    for damaged in (
+        b"", b"GGUF", b"[" * 100_000, json.dumps(good | {"model_id": other}).encode(),
+        json.dumps(good | {"layers": good["layers"][:3]}).encode(),
+    ):  # fmt: skip
+        path.write_bytes(damaged)
+        with pytest.raises(LocalError, match=r"carried\.json: is no home plan") as caught:
+            carried_plan(path, stored)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(LocalError, match="no such file"):
+        carried_plan(tmp_path / "none.json", stored)
 
 
 def test_damaged_heat_is_counted_anew(model: ModelParts, store: Store) -> None:

@@ -13,6 +13,7 @@ def answered(estimates: Estimates, now: float, *, load: float = 0.0) -> None:
 
 def test_a_queue_is_not_free_and_costs() -> None:
     estimates = Estimates()
+    answered(estimates, 0.9)
     answered(estimates, 1.0, load=0.5)
     assert not estimates.free("a", "direct", 1.5) and estimates.free("a", "direct", 2.5)
     assert estimates.cost("a", "direct", 1.5, rtt=0.05).of(4) == pytest.approx(0.6, abs=0.01)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.home.call_bits import CallKey, first_run, numbers, run_bits
-from node.home.fetch_work import FAILURES, FAILURES_UNHEARD, LAST_REST, Source, Work
+from node.home.fetch_work import FAILURES, FAILURES_UNHEARD, LAST_REST, RATE_SECONDS, Source, Work
 from routing.dispatch.holders import HOME, Holder, LayerHolders
 
 A, B = (0, 0), (5, 0)
@@ -90,3 +90,47 @@ def test_it_rests_as_long_as_it_asks_for_within_reason() -> None:
     assert source.rests_until == 3.0
     source.fail("busy", 0.0, rest=65.0)
     assert source.rests_until == LAST_REST
+
+
+def measured(left: Work, rates: Mapping[str, float]) -> None:
+    """Sources that have sent at these rates, in bytes a second."""
+    left.useful(anybody)
+    for peer_id, rate in rates.items():
+        left.sources[peer_id].begin(100.0)
+        left.sources[peer_id].sent(int(rate * RATE_SECONDS), 100.0 + RATE_SECONDS)
+
+
+def test_who_is_far_slower_than_those_who_hold_the_same() -> None:
+    left = work({A: 0b111}, {"x": {A: 0b111}, "y": {A: 0b111}, "z": {A: 0b011}})
+    measured(left, {"x": 9e3, "y": 1e5, "z": 1e6})
+    x, y, z = (left.sources[peer_id] for peer_id in "xyz")
+    assert left.is_slow(x, A, 0b111, anybody)
+    assert not left.is_slow(y, A, 0b111, anybody)  # z is, but does not hold it all
+    assert not left.is_slow(z, A, 0b011, anybody)
+    assert not left.is_slow(x, A, 0b111, lambda peer_id: peer_id != "y")  # nobody else can be asked for all
+    y.given_up = "gone"
+    assert not left.is_slow(x, A, 0b111, anybody)
+    y.given_up = ""
+    y.refuse(A, 0b001, 0b001)
+    assert not left.is_slow(x, A, 0b111, anybody) and left.is_slow(x, A, 0b110, anybody)
+    x.rate = None
+    assert not left.is_slow(x, A, 0b110, anybody)
+
+
+def test_a_rate_is_of_the_last_seconds() -> None:
+    source = Source("x")
+    source.begin(5.0)
+    source.sent(1000, 5.1)
+    assert source.rate is None and source.is_asked
+    source.sent(1000, 5.0 + RATE_SECONDS)
+    assert source.rate == 2000 / RATE_SECONDS
+    source.sent(10, 5.0 + 2 * RATE_SECONDS)
+    assert source.rate == 10 / RATE_SECONDS
+    source.end(5.1 + 2 * RATE_SECONDS)  # too short to tell
+    assert source.rate == 10 / RATE_SECONDS and not source.is_asked
+    source.begin(100.0)
+    source.sent(500, 100.5)
+    source.end(102.0)
+    assert source.rate == 250.0 and source.n_bytes == 2510
+    source.rest(102.0)
+    assert source.rests_until == 102.0 + LAST_REST and not source.failures

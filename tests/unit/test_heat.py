@@ -1,14 +1,12 @@
-"""Counting choices: adding, fading, what the last calls would have waited for."""
+"""Counting choices: adding and fading."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from node.home.heat import HALF_LIFE, LEAST_RECENT, LOG_LENGTH, Heat, HeatLog, HeatNumbers, merged
-from node.home.home_set import HomeSet, LayerShape, Shapes
+from node.home.heat import HALF_LIFE, LOG_LENGTH, Heat, HeatLog, HeatNumbers, merged
+from node.home.home_set import LayerShape, Shapes
 
 SHAPES: Shapes = {0: LayerShape(0, 4, 400), 3: LayerShape(3, 4, 400)}
 
@@ -36,28 +34,6 @@ def test_choices_add_up_and_fade() -> None:
     heat.add([(0, np.zeros((HALF_LIFE, 2), np.int32)), (3, np.zeros((HALF_LIFE, 2), np.int32))])
     assert heat.tokens == pytest.approx(1 + HALF_LIFE)
     assert heat.numbers().layers[0][1] == pytest.approx(1.0)  # 2, half of it
-
-
-@settings(max_examples=25)
-@given(
-    st.lists(
-        st.lists(st.tuples(*[st.integers(0, 3)] * 2), min_size=1, max_size=3),
-        min_size=LEAST_RECENT,
-        max_size=80,
-    ),
-    st.sets(st.integers(0, 3)),
-)
-def test_trips_are_counted_call_by_call(calls: list[list[tuple[int, int]]], held: set[int]) -> None:
-    heat = Heat(SHAPES)
-    heat.add([(layer, ids(*rows)) for rows in calls for layer in SHAPES])
-    waits = [any(expert not in held for row in rows for expert in row) for rows in calls]
-    assert heat.trip_share(3, HomeSet.of({3: held})) == pytest.approx(sum(waits) / len(waits))
-
-
-def test_few_calls_and_prompts_tell_nothing() -> None:
-    heat = Heat(SHAPES)
-    heat.add([(layer, np.zeros((100, 2), np.int32)) for layer in SHAPES for _ in range(LEAST_RECENT)])
-    assert heat.trip_share(0, HomeSet()) is None and not heat.has_recent
 
 
 def test_kept_numbers_come_back_and_nonsense_does_not() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from routing.latency import (
+    FIRST_FEW,
     KNOWN_ELSEWHERE,
     KNOWN_OVERRUNS,
     LESS_UNKNOWN,
@@ -220,6 +221,19 @@ def test_a_late_answer_now_and_then_has_its_share_in_the_cost() -> None:
     assert before.of(4) == pytest.approx(0.05)
     assert after.of(4) == pytest.approx(0.05 + 0.08 / WINDOW)
     assert after.per_pair == before.per_pair
+
+
+def test_one_bad_answer_of_the_first_few_is_not_held_against_a_peer() -> None:
+    known = Latencies()
+    now = answers(known, [1.0], rtt=0.04)
+    assert known.cost("a", "direct", now, rtt=0.04).of(4) == pytest.approx(0.04 + UNKNOWN_COST)
+    now = answers(known, [0.05] * (FIRST_FEW - 2), start=now, rtt=0.04)
+    assert known.cost("a", "direct", now, rtt=0.04).of(4) == pytest.approx(0.05)
+    now = answers(known, [0.05], start=now, rtt=0.04)
+    assert known.cost("a", "direct", now, rtt=0.04).of(4) == pytest.approx(0.05 + 0.95 / FIRST_FEW)
+    two = Latencies()
+    now = answers(two, [1.0] * 2, rtt=0.04)
+    assert two.cost("a", "direct", now, rtt=0.04).of(4) == pytest.approx(1.0)
 
 
 def test_a_queue_of_long_ago_is_forgotten() -> None:
