@@ -73,13 +73,14 @@ class CountingPort:
 def by_sessions(
     model: ModelParts, home: HomeSet, prompts: list[list[int]], tokens: int, drafts: int
 ) -> tuple[int, int, int]:
-    """Tokens, passes and waits of real sessions that guess by what is at home."""
+    """Tokens, passes and waits of real sessions that guess by what is at home, if anything is."""
     port = CountingPort(model, home)
     found = passes = waits = 0
     with model.backbone(port) as backbone:
         for prompt in prompts:
             backbone.context.clear()
-            session = Session(backbone, guessing=Guessing(SelfDraft(backbone, list), AlwaysRule(drafts)))
+            guessing = Guessing(SelfDraft(backbone, list), AlwaysRule(drafts)) if home else None
+            session = Session(backbone, guessing=guessing)
             sampler = Sampler(model.library, SamplingSettings())
             session.append(prompt)
             session.append(session.next_tokens(sampler, 1))

@@ -16,7 +16,7 @@ from tests.integration.test_commands import END_SECONDS, LOOPBACK, panal, servin
 
 pytestmark = pytest.mark.slow
 
-SLOW_RATE = 256 << 10  # bytes a second: the demo's half takes 11 s
+SLOW_RATE = 512 << 10  # bytes a second: the demo's half takes 5 s
 
 
 def stored_id(config: Path) -> str:

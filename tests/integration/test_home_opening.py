@@ -102,6 +102,16 @@ def plan_for(model: ModelParts) -> HomePlan:
     )
 
 
+HOT = tuple(float(5 - e if e < 5 else 1) ** 2 for e in range(12))
+"""Choices of a layer whose first experts are hot."""
+
+
+def hot_plan(model: ModelParts) -> HomePlan:
+    """A plan that says: all layers are worth the same, their first experts are hot. Nothing was measured."""
+    layers = tuple(PlanLayer(layer, 0.6, HOT) for layer in shapes_of(model.manifest))
+    return msgspec.structs.replace(plan_for(model), layers=layers, measured=(), budgets=())
+
+
 # --- what is chosen ---
 
 
@@ -161,27 +171,23 @@ def test_what_is_served_costs_nothing_more(model: ModelParts, store: Store) -> N
 
 def test_heat_counted_in_use_moves_the_hot_cells(model: ModelParts, store: Store) -> None:
     stored = stored_in(store, model)
-    write_plan(stored, plan_for(model))
+    write_plan(stored, hot_plan(model))
     shapes = shapes_of(stored.manifest)
-    with opened(model, store, 'home_memory = "24%"\n') as home:  # no layer fits
+    with opened(model, store, 'home_memory = "20%"\n') as home:  # less than a layer
         before = home.choice
+        assert len(experts_of(home)) == 4
         assert all(experts == list(range(len(experts))) for experts in experts_of(home).values())
     # As widely spread as the plan's, but the other way round.
-    choices = tuple(float(100 * (1 + e) ** 2) for e in range(12))
-    write_heat(stored, Heat(shapes, HeatNumbers(25_000.0, dict.fromkeys(shapes, choices))))
-    with opened(model, store, 'home_memory = "24%"\n') as home:
-        found = experts_of(home)
-        assert all(11 in experts for experts in found.values())
-        old = before.wanted.experts()
-        assert {layer: len(each) for layer, each in found.items()} == {
-            layer: len(each) for layer, each in old.items()
-        }
+    write_heat(stored, Heat(shapes, HeatNumbers(25_000.0, dict.fromkeys(shapes, HOT[::-1]))))
+    with opened(model, store, 'home_memory = "20%"\n') as home:
+        for layer, experts in before.wanted.experts().items():
+            assert 11 in experts_of(home)[layer] and len(experts_of(home)[layer]) == len(experts)
         assert home.choice.predicted == before.predicted  # nobody has measured these
     # One token, again and again, says nothing of what comes.
     last = Heat(shapes)
     last.add([(layer, np.full((20_000, 2), 11, np.int32)) for layer in shapes])
     write_heat(stored, last)
-    with opened(model, store, 'home_memory = "24%"\n') as home:
+    with opened(model, store, 'home_memory = "20%"\n') as home:
         assert home.choice.wanted == before.wanted
 
 

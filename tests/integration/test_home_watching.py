@@ -34,7 +34,7 @@ from routing.identity import Identity
 from routing.quic.endpoint import Endpoint
 from routing.wire import cells as wire
 from tests.cell_sources import FAST
-from tests.integration.test_home_opening import experts_of, plan_for
+from tests.integration.test_home_opening import HOT, experts_of, hot_plan, plan_for
 from tests.model_parts import ModelParts
 from tests.served import address_of, cells_of, handlers_of, listening, run
 
@@ -192,20 +192,20 @@ def test_a_new_plan_and_new_heat_change_what_is_at_home(
 
     async def test() -> None:
         with ExitStack() as stack:
-            home = opened(stack, model, tmp_path, 'home_memory = "24%"\n')
+            home = opened(stack, model, tmp_path, 'home_memory = "20%"\n')
             assert home.choice.by == "default order"
             async with backbone(model, home) as live, trio.open_nursery() as nursery:
                 keeper = HomeKeeper(home, live, lines.append, now=lambda: clock[0])
                 nursery.start_soon(keeper.run)
                 # The user makes a plan while the node runs.
-                write_plan(home.stored, plan_for(model))
+                write_plan(home.stored, hot_plan(model))
                 clock[0] += watching.KEEP_SECONDS
                 await until(lambda: bool(lines))
                 assert "new plan" in lines[0]
                 before = keeper.wanted
-                assert before and not before.whole_layers(home.shapes)
+                assert len(before.experts()) == 4 and not before.whole_layers(home.shapes)
                 # Now other experts are chosen than in the plan's text, as widely: the last ones most.
-                chances = np.arange(1.0, 13) ** 2 / np.sum(np.arange(1.0, 13) ** 2)
+                chances = np.array(HOT[::-1]) / sum(HOT)
                 rng = np.random.default_rng(0)
                 for _ in range(250):
                     for layer in range(4):
