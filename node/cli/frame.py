@@ -51,6 +51,8 @@ On the one that asks:
 On one network they find each other without --peer; elsewhere one address of the swarm is enough.
 What works from here, and what to do about the rest:
   panal netcheck -c node.toml
+Faster: experts on the device that asks, chosen by measuring; what it comes to:
+  panal home plan MODEL.gguf --memory 4GiB; panal bench trips -c node.toml
 A swarm for people you know:
   panal swarm create NAME; panal swarm invite PEER-ID; panal swarm join INVITATION -c node.toml
 
