@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def planned(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """A store with a plan of the demo model, and what the command said of it."""
     store = tmp_path_factory.mktemp("planned") / "store"
-    done = panal("home", "plan", demo_model, "--memory", "51%", "--seconds", 6, "--store", store, "--json")
+    done = panal("home", "plan", demo_model, "--memory", "51%", "--seconds", 10, "--store", store, "--json")
     assert done.stderr == ""
     report: dict[str, object] = json.loads(done.stdout)
     return store, report
@@ -39,7 +39,7 @@ def test_the_plan_as_json(planned: tuple[Path, dict[str, object]]) -> None:
 def test_the_plan_as_text(demo_model: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("def f(x):\n    return x + 1\n\n" * 100, encoding="utf-8")
-    done = panal("home", "plan", demo_model, "--seconds", 2, "--store", tmp_path / "s", "--text", text)
+    done = panal("home", "plan", demo_model, "--seconds", 8, "--store", tmp_path / "s", "--text", text)
     assert "layers at home" in done.stdout and "mine.txt" in done.stdout
     assert 'home_memory = "50%"' in done.stdout
 

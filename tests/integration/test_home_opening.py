@@ -81,7 +81,7 @@ def plan_for(model: ModelParts) -> HomePlan:
         version=1,
         model_id=model.stored.model_id,
         made_at=1.0,
-        seconds=1.0,
+        seconds=6.0,
         seed=0,
         text="made up",
         text_tokens=1000,
