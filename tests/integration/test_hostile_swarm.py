@@ -61,7 +61,7 @@ QUIET_SECONDS, ATTACK_SECONDS = 0.6, 1.2
 SLOWER, SPARE = 2.0, 0.005
 """An honest call takes at most so many times as long as in quiet, or so many seconds longer."""
 
-TRIES = 3
+TRIES = 6
 """Measurements before an attack counts as one that hurts."""
 
 GROWTH = 160 << 20

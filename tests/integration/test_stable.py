@@ -213,9 +213,10 @@ def test_the_same_bytes_over_any_servers(wide: ModelParts, right: Decoded, place
         asked = [server.counts.pairs for server, _ in running]
         passes = PROMPT + TOKENS
         everything = 3 * passes * USED if len(list(at_home)) < RUNS else 0
-        assert sum(asked) <= everything
+        twice = live.port.ledger.hedges * PROMPT * USED  # on a busy machine answers are late now and then
+        assert sum(asked) <= everything + twice
         if not list(at_home):
-            assert sum(asked) == everything
+            assert everything <= sum(asked)
         if "twice" not in placement and everything:
             assert all(asked)
         assert all(server.counts.refused == 0 for server, _ in running)

@@ -108,7 +108,7 @@ def test_demo_model_over_three_servers(demo_model: Path, shared_store: Path) -> 
     assert set(verdict) == {
         "model_id", "architecture", "servers", "combine", "wire", "byte_identical", "cosine_min",
         "cosine_mean", "argmax_agreement", "worst_layer", "trips", "bytes_out", "bytes_back", "passed",
-        "reason", "routes",
+        "reason", "routes", "rows", "gate",
     }  # fmt: skip
 
 
