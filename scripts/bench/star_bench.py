@@ -230,7 +230,8 @@ def show(report: dict[str, Any]) -> None:
         f"load {report['load'][0]:.2f} before and {report['load'][1]:.2f} after"
     )
     print(
-        f"{'':<34}{'p50 ms':>8}{'p99 ms':>8}{'p99/p50':>9}{'/slowest':>10}{'/least':>8}{'servers':>9}{'held back':>11}"
+        f"{'':<34}{'p50 ms':>8}{'p99 ms':>8}{'p99/p50':>9}{'/slowest':>10}{'/least':>8}"
+        f"{'servers':>9}{'held back':>11}"
         f"{'hedges':>8}{'won':>5}{'extra':>8}"
     )
     _show_row("calm", report["calm"])
@@ -249,8 +250,8 @@ def show(report: dict[str, Any]) -> None:
 def _show_row(what: str, row: dict[str, Any]) -> None:
     print(
         f"{what:<34}{row['p50_ms']:>8.1f}{row['p99_ms']:>8.1f}{row['tail']:>9.2f}{row['over_slowest']:>10.3f}"
-        f"{row['over_least']:>8.3f}{row['servers']:>9.1f}{row.get('held_back', 0):>11}{row['hedges']:>8}{row['hedges_won']:>5}"
-        f"{row['extra']:>8.2%}"
+        f"{row['over_least']:>8.3f}{row['servers']:>9.1f}{row.get('held_back', 0):>11}"
+        f"{row['hedges']:>8}{row['hedges_won']:>5}{row['extra']:>8.2%}"
     )
 
 
@@ -269,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--late-share", type=float, default=LATE_SHARE, metavar="X", help="of answers (0.05)")
     parser.add_argument("--offset", type=int, default=1, metavar="N", help="see b0 to b7 above (1)")
     parser.add_argument("--jitter", type=float, default=5.0, metavar="MS", help="of the round trip, +- (5)")
-    parser.add_argument("--loss", type=float, default=0.001, metavar="X", help="of packets (0.001)")
+    parser.add_argument("--loss", type=float, default=0.0, metavar="X", help="of packets (0)")
     parser.add_argument("--dir", type=Path, help="keep model, store and logs there; else nothing is kept")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     add_shape_options(parser)
