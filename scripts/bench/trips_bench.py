@@ -5,8 +5,8 @@ Run by `scripts/bench_trips [far] [near] [deep] [options]` as root.
     far     a trained model, 3 servers, 40 ms one way
     near    the same at 2.5 ms
     deep    a random model of 16 layers and 8 experts a token, 4 servers, round trips of 30 +- 5 ms, 0.1 %
-            loss; once with every layer spread over all servers, once with whole layers on each, and over
-            loopback
+            loss; with every layer spread over all servers, with whole layers on each (combine rows and
+            sum, the same bytes there), and over loopback
 
 Within a scenario all ways to decode take turns prompt by prompt, so ratios are of one run. Nothing leaves the
 machine.
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ SHARED = REPOSITORY.parent / "shared" / "models"
 
 DEEP = Shape(
     layers=16,
-    embd=1024,
+    embd=256,
     ff=64,
     experts=32,
     used=8,
-    heads=8,
-    kv_heads=2,
+    heads=4,
+    kv_heads=1,
     gate_type="Q8_0",
     down_type="Q8_0",
     trunk_type="Q8_0",
@@ -71,6 +71,7 @@ class Scenario:
         one_way, jitter: milliseconds between the ends; the jitter is each way's.
         loss: of packets, each way.
         layers: servers hold whole layers instead of a share of each.
+        combine: with whole layers and f32, sum gives the same bytes as rows.
     """
 
     name: str
@@ -81,12 +82,14 @@ class Scenario:
     jitter: float = 0.0
     loss: float = 0.0
     layers: bool = False
+    combine: str = "rows"
 
 
 FAR = Scenario("far", 3, 40.0, "0,50%", "off,ngram,auto")
 NEAR = Scenario("near", 3, 2.5, "0,hot:50%,50%", "off,auto")
 DEEP_SPREAD = Scenario("deep, spread", 4, 15.0, "50%", "off", jitter=2.5, loss=0.001)
-DEEP_LAYERS = Scenario("deep, layers", 4, 15.0, "50%", "off", jitter=2.5, loss=0.001, layers=True)
+DEEP_LAYERS = replace(DEEP_SPREAD, name="deep, layers", layers=True)
+DEEP_SUM = replace(DEEP_LAYERS, name="deep, layers, sum", combine="sum")
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,7 @@ def over_lab(wanlab: Any, scenario: Scenario, job: Job, folder: Path) -> dict[st
                 peers=peers,
                 model=str(job.model),
                 listen=f"/ip4/{lab.ip('asks')}/udp/{PORT}/quic-v1",
-            )
+            ).replace('# combine = "rows"', f'combine = "{scenario.combine}"')
         )
         rtt = _round_trip(lab, [f"serves{i}" for i in range(scenario.servers)])
         command = [*PANAL, "bench", "trips", "-c", str(config), "--json", *job.how_much]
@@ -256,7 +259,7 @@ def bench(args: argparse.Namespace, what: set[str], folder: Path) -> dict[str, A
         model = folder / DEEP.file_name()
         make(llama.load(), DEEP, model)
         job = _job(model, folder / "store", (*how_much, "--prompt-tokens", "16"))
-        for scenario in (DEEP_SPREAD, DEEP_LAYERS):
+        for scenario in (DEEP_SPREAD, DEEP_LAYERS, DEEP_SUM):
             found = report[scenario.name] = over_lab(wanlab, scenario, job, folder / scenario.name)
             if not args.json:
                 show(scenario.name, found, DEEP.layers)
