@@ -226,9 +226,7 @@ class TripsLedger:
         )
 
 
-def cost_rows(
-    trips: TripsReport, wire: str, routes: Sequence[Mapping[str, object]]
-) -> list[tuple[str, str]]:
+def cost_rows(trips: TripsReport, wire: str, routes: Sequence[Mapping[str, object]]) -> list[tuple[str, str]]:
     """What went over the network, as names and values for people."""
     rows = [
         ("wire", wire),
