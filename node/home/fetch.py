@@ -27,9 +27,11 @@ from node.home.fetched import FetchedCells
 from node.home.incoming import IncomingCells, WrongBytes
 from routing.dispatch.holders import LayerHolders
 from routing.errors import LocalError, PeerError
+from routing.links import PeerLinks
 from routing.quic.connection import Connection
 from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
+from routing.routes import Kind
 from routing.wire import cells as wire
 from routing.wire.experts import ProtocolError, Refusal, RefusalCode, Refused
 
@@ -87,6 +89,16 @@ class FetchResult:
     missing: dict[CallKey, int]
     dropped: dict[str, str]
     given_up: dict[str, str]
+
+
+def unrelayed(links: PeerLinks) -> Callable[[str], Connection | None]:
+    """For `fetch_cells`: nobody behind a relay is asked, whose circuits are others' bandwidth."""
+
+    def connection_to(peer_id: str) -> Connection | None:
+        link = links.link(peer_id)
+        return None if link is None or link.route.kind is Kind.RELAYED else link.connection
+
+    return connection_to
 
 
 async def fetch_cells(

@@ -16,7 +16,7 @@ from node.config import NodeConfig
 from node.decode.live_backbone import COVER_SECONDS, REACH_SECONDS, call_shapes
 from node.engine import library as llama
 from node.home.call_bits import cells_of
-from node.home.fetch import FetchProgress, FetchResult, fetch_cells
+from node.home.fetch import FetchProgress, FetchResult, fetch_cells, unrelayed
 from node.home.home_set import HomeSet
 from node.home.opening import HomeChoice, OpenHome, open_home
 from node.importing import Progress
@@ -27,7 +27,6 @@ from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
 from node.swarm.watching import Watching
 from routing.errors import LocalError
-from routing.quic.connection import Connection
 from routing.routes import Kind
 from routing.table import HolderTable
 
@@ -130,10 +129,6 @@ async def _fetch(
     all_bytes = fetched.bytes_of(lacking)
     cells, by_peer, reasons = 0, dict[str, int](), dict[str, str]()
 
-    def connection_to(peer_id: str) -> Connection | None:
-        link = node.links.link(peer_id)
-        return None if link is None or link.route.kind is Kind.RELAYED else link.connection
-
     def say(so_far: FetchProgress) -> None:
         before = sum(by_peer.values())
         on_progress(
@@ -159,7 +154,11 @@ async def _fetch(
             last = trio.current_time()
             while True:
                 result = await fetch_cells(
-                    fetched, lacking, holders=table.holders, connection_to=connection_to, on_progress=say
+                    fetched,
+                    lacking,
+                    holders=table.holders,
+                    connection_to=unrelayed(node.links),
+                    on_progress=say,
                 )
                 take(result)
                 if result.cells:

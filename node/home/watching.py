@@ -18,7 +18,7 @@ from node.decode.ledger import TripsReport
 from node.decode.live_backbone import LiveBackbone
 from node.home.call_bits import cells_of
 from node.home.choosing import Prediction
-from node.home.fetch import FetchProgress, FetchResult, fetch_cells
+from node.home.fetch import FetchProgress, FetchResult, fetch_cells, unrelayed
 from node.home.heat import Heat
 from node.home.home_set import HomeSet
 from node.home.opening import GUESSES_BY_HOME, OpenHome
@@ -26,8 +26,6 @@ from node.home.plan_file import plan_stamp, read_plan, write_heat
 from node.home.reconsider import Proposal, Reconsideration, fall_short
 from node.sizes import size_text
 from routing.errors import LocalError
-from routing.quic.connection import Connection
-from routing.routes import Kind
 
 LOOK_SECONDS = 5.0
 """Between looks at what was counted; the log of choices is bounded, so that nothing grows in between."""
@@ -235,7 +233,7 @@ class HomeKeeper:
                         fetched,
                         cells_of(home.stored.manifest, lacking.experts()),
                         holders=self._live.table.holders,
-                        connection_to=self._connection_to,
+                        connection_to=unrelayed(self._live.links),
                         on_progress=on_progress,
                     )
                     nursery.cancel_scope.cancel()
@@ -268,11 +266,6 @@ class HomeKeeper:
         there = HomeSet.of_bits({layer: fetched.bits((layer, 0)) for layer in home.shapes})
         if others := there - self.wanted:
             fetched.forget(others.experts())
-
-    def _connection_to(self, peer_id: str) -> Connection | None:
-        """Who may be asked for cells: not through a relay, whose circuits are others' bandwidth."""
-        link = self._live.links.link(peer_id)
-        return None if link is None or link.route.kind is Kind.RELAYED else link.connection
 
 
 @asynccontextmanager

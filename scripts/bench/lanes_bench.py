@@ -25,7 +25,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +33,8 @@ from typing import Any
 from node.engine import library as llama
 from routing.errors import LocalError
 from routing.identity import Identity
-from scripts.bench.engine_model import add_shape_options, make, positive, shape_of
+from scripts.bench.engine_model import make, positive, shape_of
+from scripts.bench.lab_run import add_run_options, run
 from scripts.bench.route_lab import ENVIRONMENT, PANAL, PORT, REPOSITORY, Process, load_wanlab
 
 CLIENT = [sys.executable, str(Path(__file__).with_name("lanes_client.py"))]
@@ -218,22 +218,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokens", type=positive, default=9, metavar="N", help="chosen for each (9)")
     parser.add_argument("--threads", type=positive, default=1, metavar="N", help="of each process (1)")
     parser.add_argument("--ways", type=_ways, default=WAYS, metavar="A,B", help=f"of {'; '.join(WAYS)} (all)")
-    parser.add_argument("--dir", type=Path, help="keep model, store and logs there; else nothing is kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    add_shape_options(parser)
-    parser.set_defaults(**SHAPE)
+    add_run_options(parser, SHAPE)
     args = parser.parse_args(arguments)
-    try:
-        with tempfile.TemporaryDirectory(prefix="panal-bench-") as scratch:
-            report = bench(args, args.dir or Path(scratch))
-    except (LocalError, subprocess.TimeoutExpired) as error:
-        print(f"bench_lanes: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return run("bench_lanes", args, lambda folder: bench(args, folder), show)
 
 
 def bench(args: argparse.Namespace, folder: Path) -> dict[str, Any]:

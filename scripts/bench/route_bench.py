@@ -13,12 +13,9 @@ f32). Then cold starts (route_cold.py).
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,8 @@ from typing import Any
 from node.cli.demo import DEMO_MODEL
 from node.engine import library as llama
 from routing.errors import LocalError
-from scripts.bench.engine_model import Shape, add_shape_options, make, positive, shape_of
+from scripts.bench.engine_model import Shape, make, positive, shape_of
+from scripts.bench.lab_run import add_run_options, run
 from scripts.bench.route_cold import cold_starts, show_cold
 from scripts.bench.route_lab import KINDS, Kind, Process, RouteLab
 
@@ -171,22 +169,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--rate", type=float, default=0.0, metavar="MBIT", help="of the ends' lines (no bound)"
     )
     parser.add_argument("--cold", type=int, default=3, metavar="N", help="cold starts of each kind (3)")
-    parser.add_argument("--dir", type=Path, help="keep model, store and logs there; else nothing is kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    add_shape_options(parser)
-    parser.set_defaults(**SHAPE)
+    add_run_options(parser, SHAPE)
     args = parser.parse_args(arguments)
-    try:
-        with tempfile.TemporaryDirectory(prefix="panal-bench-") as scratch:
-            report = bench(args, shape_of(args), args.dir or Path(scratch))
-    except (LocalError, subprocess.TimeoutExpired) as error:
-        print(f"bench_route: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return run("bench_route", args, lambda folder: bench(args, shape_of(args), folder), show)
 
 
 def _kinds(text: str) -> tuple[Kind, ...]:

@@ -27,7 +27,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -40,7 +39,8 @@ from node.engine import library as llama
 from node.importing import import_model
 from node.model.store import Store
 from routing.errors import LocalError
-from scripts.bench.engine_model import Shape, add_shape_options, make, positive, shape_of
+from scripts.bench.engine_model import Shape, make, positive, shape_of
+from scripts.bench.lab_run import add_run_options, run
 from scripts.bench.route_lab import ENVIRONMENT, REPOSITORY, Process, load_wanlab
 
 SERVER = [sys.executable, str(Path(__file__).with_name("star_server.py"))]
@@ -271,22 +271,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--offset", type=int, default=1, metavar="N", help="see b0 to b7 above (1)")
     parser.add_argument("--jitter", type=float, default=5.0, metavar="MS", help="of the round trip, +- (5)")
     parser.add_argument("--loss", type=float, default=0.0, metavar="X", help="of packets (0)")
-    parser.add_argument("--dir", type=Path, help="keep model, store and logs there; else nothing is kept")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    add_shape_options(parser)
-    parser.set_defaults(**SHAPE)
+    add_run_options(parser, SHAPE)
     args = parser.parse_args(arguments)
-    try:
-        with tempfile.TemporaryDirectory(prefix="panal-bench-") as scratch:
-            report = bench(args, shape_of(args), args.dir or Path(scratch))
-    except (LocalError, subprocess.TimeoutExpired) as error:
-        print(f"bench_star: {error}", file=sys.stderr)
-        return 2
-    if args.json:
-        print(json.dumps(report))
-    else:
-        show(report)
-    return 0
+    return run("bench_star", args, lambda folder: bench(args, shape_of(args), folder), show)
 
 
 def _names(text: str) -> tuple[str, ...]:
