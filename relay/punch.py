@@ -176,9 +176,13 @@ class Puncher:
         """Handler of PROTOCOL_ID.
 
         Raises:
-            PeerError: the two did not meet.
+            PeerError: the peer broke the rules, or the channel.
         """
-        await self.serve_channel(stream, stream.peer_id)
+        try:
+            await self.serve_channel(stream, stream.peer_id)
+        except PunchFailed as error:
+            # The peer has been told why: to fail here would reset the stream and overtake the words.
+            log.debug("%s", error)
         await stream.aclose()
 
     async def serve_channel(self, channel: Channel, peer_id: str) -> Connection | None:
