@@ -14,6 +14,7 @@ from node.config.settings import (
     ConfigError,
     EngineConfig,
     HomeConfig,
+    HttpConfig,
     ModelRef,
     NodeConfig,
     RelayConfig,
@@ -24,6 +25,7 @@ from node.config.settings import (
 from node.config.shape import (
     BackboneTable,
     HomeTable,
+    HttpTable,
     RelayTable,
     ServeTable,
     SwarmTable,
@@ -37,6 +39,7 @@ from routing.identity import PeerId
 from routing.membership import Swarm
 from routing.multiaddr import ListenAddress, PeerAddress, parse_tcp_listen
 
+DEFAULT_HTTP = ("127.0.0.1", 4190)
 MAX_CONFIG_BYTES = 1 << 20  # MAX_PEERS addresses are 120 KB
 Parsed = TypeVar("Parsed")
 
@@ -101,6 +104,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
             library=None if library is None else check.path("engine.library", library),
             threads=shape.engine.threads or os.cpu_count() or 1,
         ),
+        http=check.http(shape.http),
         backbone=None if shape.backbone is None else check.backbone(shape.backbone),
         serve=tuple(check.serve(f"serve[{i}]", table) for i, table in enumerate(shape.serve)),
     )
@@ -223,6 +227,26 @@ class _Check:
             ),
         )
 
+    def http(self, table: HttpTable) -> HttpConfig:
+        listen: tuple[str, int] | None = DEFAULT_HTTP
+        if table.listen == "off":
+            listen = None
+        elif table.listen is not None:
+            listen = self._parse("http.listen", parse_http_listen, table.listen)
+        if listen is not None and not ipaddress.ip_address(listen[0]).is_loopback and table.key_file is None:
+            raise ConfigError(
+                f"{self._file}: http.listen: beyond this machine everybody could use it: name a "
+                "http.key_file, whose key every request must show then, or listen at 127.0.0.1"
+            )
+        for i, host in enumerate(table.hosts):
+            self._parse(f"http.hosts[{i}]", _host_name, host)
+        return HttpConfig(
+            listen=listen,
+            is_chosen=table.listen is not None,
+            hosts=table.hosts,
+            key_file=None if table.key_file is None else self.path("http.key_file", table.key_file),
+        )
+
     def backbone(self, table: BackboneTable) -> BackboneConfig:
         if table.home_memory is not None and table.home:
             raise ConfigError(
@@ -252,6 +276,9 @@ class _Check:
                 else self._parse("backbone.home_memory", MemoryBudget.parse, table.home_memory)
             ),
             home=tuple(self._home(f"backbone.home[{i}]", each) for i, each in enumerate(table.home)),
+            sessions=table.sessions,
+            queue=table.queue,
+            prefix_cache=table.prefix_cache,
         )
 
     def _home(self, key: str, table: HomeTable) -> HomeConfig:
@@ -276,6 +303,28 @@ def _swarm_key(text: str) -> bytes:
             f"{text[:80]!r} is not a swarm's public key: 64 hex digits, as panal swarm join writes"
         )
     return bytes.fromhex(text)
+
+
+def parse_http_listen(text: str) -> tuple[str, int]:
+    """ "127.0.0.1:4190" or "[::1]:4190".
+
+    Raises:
+        ConfigError: anything else.
+    """
+    match = re.fullmatch(
+        r"(?:\[(?P<v6>[0-9a-fA-F:.]+)\]|(?P<v4>[0-9.]+)):(?P<port>[0-9]{1,5})", text, re.ASCII
+    )
+    if match is not None and int(match["port"]) < 1 << 16:
+        try:
+            return str(ipaddress.ip_address(match["v6"] or match["v4"])), int(match["port"])
+        except ValueError:
+            pass
+    raise ConfigError(f'{text[:80]!r} is no address and port, as 127.0.0.1:4190 or [::1]:4190; or "off"')
+
+
+def _host_name(text: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})", text, re.ASCII):
+        raise ConfigError(f"{text[:80]!r} is not a host's name, as my.lan; without port and http://")
 
 
 def _network(text: str) -> None:

@@ -51,8 +51,16 @@ _ENGINE = """\
 # library = "/path/libllama.so"   # another llama.cpp build of the same version
 """
 
+_HTTP = """\
+# The status page, its JSON and the OpenAI-compatible API; for this machine alone, unless you say otherwise.
+# [http]
+# listen = "127.0.0.1:4190"    # default: the first free port from 4190 on; "off": none
+# hosts = ["my.lan"]           # further names that it answers to
+# key_file = "http.key"        # the key that every request must show; needed to listen beyond this machine
+"""
+
 _BACKBONE_NOTE = """\
-# The model whose trunk runs here; for panal generate and panal verify -c.
+# The model whose trunk runs here: `panal run` answers with it, so do panal generate and panal chat.
 """
 
 _BACKBONE_REST = """\
@@ -66,6 +74,9 @@ _BACKBONE_REST = """\
 # exact = true        # guessing changes no token (rows, stable); false: less computing, rarely other tokens
 # home_memory = "4 GiB"    # or "50%": experts computed here, chosen to save trips (panal home plan measures)
 #   (or name them in [[backbone.home]] tables: layers, and experts if not all of these layers)
+# sessions = 8        # answers of the API under way together; each has a KV cache of its own
+# queue = 64          # requests that may wait for that
+# prefix_cache = true # what a prompt has in common with earlier ones is not computed again
 """
 
 _SERVE_NOTE = """\
@@ -127,6 +138,7 @@ def render_config(
             if threads is None
             else f"threads = {threads}"
         ),
+        _HTTP,
     ]
     if model is None:
         parts.append(_BACKBONE_NOTE + '# [backbone]\n# model = "model.gguf"\n' + _BACKBONE_REST)

@@ -124,6 +124,23 @@ class HomeConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """[http]: where the status page and the API are.
+
+    Attributes:
+        listen: (host, port); None: nowhere.
+        is_chosen: the file says where, so no other port will do.
+        hosts: names it answers to, besides those of loopback and the address itself.
+        key_file: holds the key that every request must show; always there beyond loopback.
+    """
+
+    listen: tuple[str, int] | None
+    is_chosen: bool
+    hosts: tuple[str, ...]
+    key_file: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackboneConfig:
     """[backbone]: the model whose trunk runs here.
 
@@ -139,6 +156,9 @@ class BackboneConfig:
         exact: passes are made so that guessing changes no token (node.decode.exactness).
         home_memory: for cells that are computed here instead of by others, which ones the plan says.
         home: the same, cell by cell; not both.
+        sessions: answers under way together, each with a KV cache of its own (`exact`).
+        queue: requests that may wait for their turn.
+        prefix_cache: what a prompt has in common with earlier ones is not computed again.
     """
 
     model: ModelRef
@@ -152,6 +172,9 @@ class BackboneConfig:
     exact: bool
     home_memory: MemoryBudget | None
     home: tuple[HomeConfig, ...]
+    sessions: int = 8
+    queue: int = 64
+    prefix_cache: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +210,7 @@ class NodeConfig:
     swarm: SwarmConfig
     relay: RelayConfig
     engine: EngineConfig
+    http: HttpConfig
     backbone: BackboneConfig | None
     serve: tuple[ServeConfig, ...]
 

@@ -33,6 +33,9 @@ MIN_ADVERT, MAX_ADVERT = (
 )  # seconds: DHT operations take seconds, and a stale advert misleads for so long
 MIN_SHARE_RATE = 16 << 10  # bytes a second: a piece of node.serve.cell_server; less is share_cells = false
 DEFAULT_SHARE_RATE = 16 << 20  # bytes a second: a fifth of a core, and more than most home lines send
+MAX_SESSIONS = 64  # each has a KV cache of `context` tokens, and a pass takes 16 of them at most
+MAX_QUEUE = 4096  # requests waiting: each is a connection and a prompt in memory
+MAX_HTTP_HOSTS = 64  # names of one machine
 MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
 MAX_PROXIES = 64  # networks of one CDN
 
@@ -104,6 +107,17 @@ class BackboneTable(Struct, frozen=True, forbid_unknown_fields=True):
     exact: bool = True
     home_memory: Text | None = None
     home: Annotated[tuple[HomeTable, ...], Meta(max_length=MAX_SERVES)] = ()
+    sessions: Annotated[int, Meta(ge=1, le=MAX_SESSIONS)] = 8
+    queue: Annotated[int, Meta(ge=0, le=MAX_QUEUE)] = 64
+    prefix_cache: bool = True
+
+
+class HttpTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[http]"""
+
+    listen: Text | None = None
+    hosts: Annotated[tuple[Text, ...], Meta(max_length=MAX_HTTP_HOSTS)] = ()
+    key_file: Text | None = None
 
 
 class ServeTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -123,6 +137,7 @@ class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
     swarm: SwarmTable = field(default_factory=SwarmTable)
     relay: RelayTable = field(default_factory=RelayTable)
     engine: EngineTable = field(default_factory=EngineTable)
+    http: HttpTable = field(default_factory=HttpTable)
     backbone: BackboneTable | None = None
     serve: Annotated[tuple[ServeTable, ...], Meta(max_length=MAX_SERVES)] = ()
 
