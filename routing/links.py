@@ -201,6 +201,11 @@ class PeerLinks:
     def wanted(self) -> set[str]:
         return set(self._wanted)
 
+    @property
+    def serving(self) -> dict[str, holdings.Holdings]:
+        """What each peer in use says that it serves."""
+        return dict(self._serving)
+
     def find(self, peer_id: str) -> QuicExpertPeer | None:
         """A connected peer, for the star."""
         link = self._links.get(peer_id)

@@ -11,7 +11,7 @@ import trio
 from node.config import BackboneConfig, NodeConfig
 from node.config.shape import Draft
 from node.decode.backbone import Backbone
-from node.decode.live_backbone import BackboneSettings, LiveBackbone, live_backbone
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, backbone_on, live_backbone
 from node.decode.session import Session
 from node.decode.wire_choice import wire_for
 from node.engine import library as llama
@@ -22,6 +22,7 @@ from node.home.watching import keep_home
 from node.importing import Progress
 from node.model.store import Store
 from node.serve.opening import open_trunk, open_whole
+from node.swarm.node import SwarmNode
 from node.swarm.place import Place
 from routing.errors import LocalError
 from routing.wire.experts import Combine
@@ -37,8 +38,9 @@ async def configured_backbone(
     context: int | None = None,
     draft: Draft | None = None,
     look: Callable[[LiveBackbone], None] = lambda live: None,
+    node: SwarmNode | None = None,
 ) -> AsyncIterator[LiveBackbone]:
-    """The config's backbone with all its experts in reach.
+    """The config's backbone, with all its experts in reach if it is a node of its own.
 
     What the config serves is computed at home, with whatever else it wants there.
 
@@ -48,6 +50,7 @@ async def configured_backbone(
         context: tokens of its own cache, if it is not the config's.
         draft: who guesses, if not whom the config names; what is at home stays as the config has it.
         look: called before anybody is waited for; may refuse.
+        node: a running one that it is a part of; then nobody is waited for.
 
     Raises:
         EngineError: the prompt has no tokens, or more than the context.
@@ -55,7 +58,7 @@ async def configured_backbone(
         NotCovered: experts that neither this node nor a connected peer holds.
     """
     wanted = config.require_backbone()
-    place = Place.of(config)
+    place = Place.of(config) if node is None else node.place
     library = llama.load(config.engine.library)
     store = Store(config.store)
     with ExitStack() as opened:
@@ -81,11 +84,16 @@ async def configured_backbone(
             ),
             exact=wanted.exact,
         )
-        async with live_backbone(library, stored, place=place, settings=settings, home=home.cells) as live:
+        if node is None:
+            opening = live_backbone(library, stored, place=place, settings=settings, home=home.cells)
+        else:
+            opening = backbone_on(node, library, stored, settings=settings, home=home.cells)
+        async with opening as live:
             if prompt is not None:
                 check_prompt(live.backbone, prompt)
             look(live)
-            await live.covered(progress=progress or _unseen)
+            if node is None:
+                await live.covered(progress=progress or _unseen)
             async with keep_home(home, live, tell) as keeper:
                 live.home_report = keeper.as_dict
                 yield live

@@ -238,22 +238,41 @@ async def live_backbone(
     home: Cells | None = None,
     watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
 ) -> AsyncIterator[LiveBackbone]:
-    """Open a backbone, dial its peers, and close everything in order afterwards.
+    """A backbone as a node of its own, that only asks: dial its peers, close everything in order afterwards.
 
     Args:
         place: in which swarm, and as whom.
         home: cells computed here instead of by peers.
         watch: wraps the port that the hook talks to; for comparisons.
     """
-    manifest = stored.manifest
+    node = SwarmNode(place, Role(serves=False, wanted_model=stored.model_id))
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run)
+            async with backbone_on(node, library, stored, settings=settings, home=home, watch=watch) as live:
+                yield live
+            nursery.cancel_scope.cancel()
+    finally:
+        node.close()
+
+
+@asynccontextmanager
+async def backbone_on(
+    node: SwarmNode,
+    library: Library,
+    stored: StoredModel,
+    *,
+    settings: BackboneSettings,
+    home: Cells | None = None,
+    watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
+) -> AsyncIterator[LiveBackbone]:
+    """A backbone on a node that is running, which keeps its model's holders connected from now on."""
     table = HolderTable(
         stored.model_id,
-        call_shapes(manifest, settings.combine),
+        call_shapes(stored.manifest, settings.combine),
         unusable=lambda told: why_unusable(told, settings),
     )
     kernels = Kernels(library, threads=settings.threads)
-    role = Role(serves=False, wanted_model=stored.model_id)
-    node = SwarmNode(place, role, watching=Watching(connected=table.connected, lost=table.disconnected))
     wire = WireSettings(settings.wire, settings.wire, settings.combine, settings.deadline)
     port = SwarmPort(
         stored.model_id,
@@ -263,10 +282,12 @@ async def live_backbone(
         peers=node.links.find,
         settings=wire,
     )
+    watching = Watching(connected=table.connected, lost=table.disconnected)
+    node.watch(watching)
+    node.want_model(stored.model_id)
     backbone: Backbone | None = None
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(node.run)
             await nursery.start(port.run)
             backbone = await trio.to_thread.run_sync(
                 lambda: Backbone(
@@ -283,7 +304,7 @@ async def live_backbone(
             await trio.to_thread.run_sync(keep_acceptance, stored.folder, live.guessers.acceptance)
             nursery.cancel_scope.cancel()
     finally:
-        node.close()
+        node.unwatch(watching)
         if backbone is not None:
             backbone.close()
         kernels.close()

@@ -64,7 +64,7 @@ class DirectoryKeeper:
         *,
         configured: Sequence[ControlAddress],
         own_id: PeerId,
-        model: str | None,
+        model: Callable[[], str | None],
         advert: Callable[[], bytes],
         is_server: Callable[[], bool],
         in_touch: Callable[[], bool],
@@ -125,7 +125,7 @@ class DirectoryKeeper:
             models = list(dict.fromkeys(held.model_id for held in row.advert.slices))
             taken = await self._directory.publish(data, models)
             log.debug("advert taken by %d DHT servers", taken)
-        found = await self._directory.find(self._model)
+        found = await self._directory.find(self._model())
         log.debug("%d adverts found in the DHT", len(found))
         for advert in found:
             offer = self._exchange.offer(advert, from_peer="")

@@ -114,6 +114,11 @@ class Finder:
         for peer_id in self._candidates.configured_for_quic - {self._own_id}:
             self._want(peer_id)
 
+    def want_model(self, model_id: str) -> None:
+        """Holders of this model are needed from now on."""
+        self._model = model_id
+        self._choose_holders()
+
     def heard(self, offer: Offer) -> None:
         """An advert changed the table."""
         if not offer.changed or offer.peer_id == self._own_id:

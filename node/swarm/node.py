@@ -21,7 +21,7 @@ from node.swarm.meeting import Meetings
 from node.swarm.memory import Memory
 from node.swarm.place import Place
 from node.swarm.relay_keeper import RelayKeeper
-from node.swarm.watching import NOBODY, Watching
+from node.swarm.watching import NOBODY, Watchers, Watching
 from node.swarm.ways import Ways, standing_of
 from node.swarm.whereabouts import Whereabouts, is_ip
 from node.swarm_files import read_member
@@ -110,7 +110,9 @@ class SwarmNode:
         self.role = role
         self.membership = load_membership(place)
         self._rng = random.Random()
-        self._watching = watching
+        self._watchers = Watchers(watching)
+        self._watching = watching = self._watchers.watching
+        self._wanted_model = role.wanted_model
         self._instance = self._rng.getrandbits(64)
         self._nursery: trio.Nursery | None = None
         self._keeper: DirectoryKeeper | None = None
@@ -209,6 +211,21 @@ class SwarmNode:
         if self.control is None or not self.place.swarm.control_peers:
             return False
         return self._keeper is None or not self._keeper.has_looked
+
+    def want_model(self, model_id: str) -> None:
+        """From now on the holders of this model are kept connected."""
+        self._wanted_model = model_id
+        self._finder.want_model(model_id)
+
+    def watch(self, watching: Watching) -> None:
+        """Tell one more of what happens; of who is connected already at once."""
+        self._watchers.add(watching)
+        for peer_id, told in self.links.serving.items():
+            watching.connected(peer_id, told)
+
+    def unwatch(self, watching: Watching) -> None:
+        """Tell it no more."""
+        self._watchers.remove(watching)
 
     def failures(self) -> dict[str, str]:
         """Peers that this node wants and does not reach now, by label or address, with the reason."""
@@ -356,7 +373,7 @@ class SwarmNode:
             self.candidates,
             configured=self.place.swarm.control_peers,
             own_id=self.identity.peer_id,
-            model=self.role.wanted_model,
+            model=lambda: self._wanted_model,
             advert=lambda: self._announcer.data,
             is_server=lambda: self.role.serves and self.whereabouts.takes_dials(),
             in_touch=lambda: bool(self.endpoint.connections),

@@ -37,3 +37,30 @@ class Watching:
 
 
 NOBODY = Watching()
+
+
+class Watchers:
+    """Several who watch the same, some of whom come later."""
+
+    def __init__(self, first: Watching) -> None:
+        self._all = [first]
+        self.watching = Watching(
+            connected=lambda *said: self._tell("connected", *said),
+            lost=lambda *said: self._tell("lost", *said),
+            routed=lambda *said: self._tell("routed", *said),
+            heard=lambda *said: self._tell("heard", *said),
+            gone=lambda *said: self._tell("gone", *said),
+            reached=lambda *said: self._tell("reached", *said),
+        )
+
+    def add(self, watching: Watching) -> None:
+        """One more, who hears what comes from now on."""
+        self._all.append(watching)
+
+    def remove(self, watching: Watching) -> None:
+        """It hears nothing more."""
+        self._all.remove(watching)
+
+    def _tell(self, what: str, *said: object) -> None:
+        for each in tuple(self._all):
+            getattr(each, what)(*said)
