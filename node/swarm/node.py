@@ -23,7 +23,7 @@ from node.swarm.place import Place
 from node.swarm.relay_keeper import RelayKeeper
 from node.swarm.watching import NOBODY, Watchers, Watching
 from node.swarm.ways import Ways, standing_of
-from node.swarm.whereabouts import Whereabouts, is_ip
+from node.swarm.whereabouts import Whereabouts, is_ip, is_narrower
 from node.swarm_files import read_member
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
@@ -99,13 +99,18 @@ class SwarmNode:
         role: Role,
         *,
         watching: Watching = NOBODY,
+        http: tuple[str, int] | None = None,
     ) -> None:
         """Binds the UDP socket; nothing is sent before `run`.
+
+        Args:
+            http: where this process has bound its HTTP door already.
 
         Raises:
             LocalError: the port is in use, the member certificate cannot be read or is another's.
         """
         self.place = place
+        self._http = http
         self.identity = identity = place.identity
         self.role = role
         self.membership = load_membership(place)
@@ -399,6 +404,7 @@ class SwarmNode:
             self.membership,
             self.place.relay,
             listen=swarm.control if self.role.serves else None,
+            share_port=self._http is not None and is_narrower(self._http, swarm.control),
             on_stream=take,
             on_reservations=lambda: self._announcer.changed(),
         )

@@ -123,3 +123,11 @@ def is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_narrower(narrow: tuple[str, int], wide: tuple[str, int] | None) -> bool:
+    """Whether one of two places to listen is one address of the other, which is all of this machine."""
+    if wide is None or narrow[1] != wide[1]:
+        return False
+    host, everywhere = ipaddress.ip_address(narrow[0]), ipaddress.ip_address(wide[0])
+    return everywhere.is_unspecified and host != everywhere and host.version == everywhere.version

@@ -59,14 +59,17 @@ class ControlHost:
         *,
         listen: tuple[str, int] | None,
         announce: tuple[ControlAddress, ...] = (),
+        share_port: bool = False,
     ) -> None:
         """
         Args:
             listen: (IP address, port) for TCP, port 0 for any; None dials only.
             announce: addresses told to peers in place of those it listens on.
+            share_port: see `open_listeners`.
         """
         self.identity = identity
         self._listen = listen
+        self._share_port = share_port
         self._announce = announce
         self._listeners: list[trio.SocketListener] = []
         self._introductions = Introductions(self, encode_public_key(identity.public_key))
@@ -90,7 +93,7 @@ class ControlHost:
             LocalError: the address can't be listened on.
         """
         if self._listen is not None:
-            self._listeners = await open_listeners(*self._listen)
+            self._listeners = await open_listeners(*self._listen, share=self._share_port)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery

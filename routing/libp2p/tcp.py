@@ -4,21 +4,51 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 
 import trio
 
 from routing.control_address import ControlAddress
 from routing.errors import LocalError
 
+BACKLOG = 1024
+"""Connections that wait to be accepted: many begin at once after a network was away."""
 
-async def open_listeners(host: str, port: int) -> list[trio.SocketListener]:
-    """Listen on an IP address; LocalError if that can't be done."""
+
+async def open_listeners(host: str, port: int, *, share: bool = False) -> list[trio.SocketListener]:
+    """Listen on an IP address.
+
+    Args:
+        share: another socket of this process listens at the same port on a narrower address (the status page
+            on loopback): the system gives each connection to the narrower of the two.
+
+    Raises:
+        LocalError: that cannot be done.
+    """
     try:
+        if share:
+            return [_shared_listener(host, port)]
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise LocalError(
             f"can't listen on {host} port {port} (TCP): {system_words(error)}; choose another port"
         ) from None
+
+
+def _shared_listener(host: str, port: int) -> trio.SocketListener:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind((host, port))
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return trio.SocketListener(trio.socket.from_stdlib_socket(listening))
 
 
 def far_end(stream: trio.abc.Stream) -> ControlAddress | None:
