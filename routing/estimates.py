@@ -107,10 +107,13 @@ class Estimates:
         self._trust.late(peer_id, path, now)
 
     def beaten(
-        self, peer_id: str, path: str, now: float, *, wait: float, rtt: float, nbytes: int, pairs: int
-    ) -> None:
+        self, peer_id: str, path: str, now: float, *, wait: float, rtt: float, nbytes: int, pairs: int,
+        overrun: float,
+    ) -> None:  # fmt: skip
         """Another's answer was there before this late one, `wait` seconds after it was asked for."""
-        self._latencies.beaten(peer_id, path, now, wait=wait, rtt=rtt, nbytes=nbytes, pairs=pairs)
+        self._latencies.beaten(
+            peer_id, path, now, wait=wait, rtt=rtt, nbytes=nbytes, pairs=pairs, overrun=overrun
+        )
 
     def failed(self, peer_id: str, path: str, fault: Fault, now: float) -> None:
         """A call failed."""

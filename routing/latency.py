@@ -6,9 +6,9 @@ Rules
    the next such is known as late, while a path that has become slower as a whole moves them within a dozen
    answers. What was measured seldom or never is given longer.
 2. The answer expected of a peer, by which replicas are compared, is its round trip + what its last answers
-   took beyond that and beyond computing + what it computes for each pair + its queue. Here the mean is right:
-   answers that are late now and then have their share in it. Only of the first few the worst is left out: a
-   peer would not be asked again for long, for one stroke of bad luck.
+   took beyond that and beyond computing until they were late + what it computes for each pair + its queue +
+   what it counts slower for being late now and then (routing.lateness). Of the first few answers the worst is
+   left out: a peer would not be asked again for long, for one stroke of bad luck.
 3. What a peer says of itself (its compute time, its load) moves only how its own seconds are divided.
 """
 
@@ -18,6 +18,8 @@ import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from routing.lateness import Everybody, Lateness
 
 # --- when an answer is late ---
 
@@ -68,7 +70,7 @@ SMALL_BYTES = 256 * 1024
 equal ones."""
 
 FIRST_FEW = 16
-"""Answers from which a late one in twenty is no bad luck any more."""
+"""Answers from which a slow one in twenty is no bad luck any more."""
 
 UNKNOWN_COST = 0.01
 """Seconds over its round trip that a peer is taken to need before it was ever asked: less than a slow one, so
@@ -95,10 +97,12 @@ class Cost(NamedTuple):
     Attributes:
         seconds: of a small call, but for computing.
         per_pair: seconds more for each (token, expert) pair.
+        guessed: it was never asked.
     """
 
     seconds: float
     per_pair: float
+    guessed: bool = False
 
     def of(self, pairs: int) -> float:
         """Seconds for a small call of so many pairs."""
@@ -135,6 +139,7 @@ class _Size:
 
 @dataclass
 class _Path:
+    lateness: Lateness
     sizes: dict[int, _Size] = field(default_factory=dict)
     overruns: deque[float] = field(default_factory=lambda: deque(maxlen=OVERRUNS))
     beyond: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))  # of small calls: the rest
@@ -149,6 +154,7 @@ class Latencies:
 
     def __init__(self) -> None:
         self._paths: OrderedDict[tuple[str, str], _Path] = OrderedDict()
+        self._everybody = Everybody()
 
     # --- what happened ---
 
@@ -159,18 +165,19 @@ class Latencies:
         """An answer; `overrun`: seconds by which it was late, 0 if it was not."""
         known = self._of(peer_id, path)
         compute = min(compute, wait)
-        self._waited(known, now, wait, wait - compute - rtt, nbytes, pairs)
+        self._waited(known, now, wait, wait - compute - rtt, nbytes, pairs, overrun)
         if nbytes <= SMALL_BYTES:
             known.per_pair.add(compute / max(pairs, 1))
         if overrun > 0.0:
             known.overruns.append(overrun)
 
     def beaten(
-        self, peer_id: str, path: str, now: float, *, wait: float, rtt: float, nbytes: int, pairs: int
-    ) -> None:
+        self, peer_id: str, path: str, now: float, *, wait: float, rtt: float, nbytes: int, pairs: int,
+        overrun: float,
+    ) -> None:  # fmt: skip
         """It was so late that another's answer was there first, `wait` seconds after it was asked."""
         known = self._of(peer_id, path)
-        self._waited(known, now, wait, wait - known.per_pair.value * pairs - rtt, nbytes, pairs)
+        self._waited(known, now, wait, wait - known.per_pair.value * pairs - rtt, nbytes, pairs, overrun)
         known.overruns.append(math.inf)
 
     def loaded(self, peer_id: str, path: str, load: float, now: float) -> None:
@@ -178,13 +185,16 @@ class Latencies:
         known = self._of(peer_id, path)
         known.load, known.load_at = load, now
 
-    def _waited(self, known: _Path, now: float, wait: float, beyond: float, nbytes: int, pairs: int) -> None:
+    def _waited(
+        self, known: _Path, now: float, wait: float, beyond: float, nbytes: int, pairs: int, overrun: float
+    ) -> None:
         size = known.sizes.setdefault(_size_class(nbytes), _Size())
         size.waits.append(wait)
         size.nbytes.add(nbytes)
         size.pairs.add(pairs)
         if nbytes <= SMALL_BYTES:
-            known.beyond.append(max(0.0, beyond))
+            known.beyond.append(max(0.0, beyond - overrun))
+        known.lateness.answered(now, overrun)
         known.answered_at = now
 
     # --- what follows ---
@@ -216,7 +226,7 @@ class Latencies:
         """The answer expected of a peer (rule 2)."""
         known = self._paths.get((peer_id, path))
         if known is None or not known.beyond:
-            return Cost(rtt + UNKNOWN_COST, 0.0)
+            return Cost(rtt + UNKNOWN_COST, 0.0, guessed=True)
         beyond, count = sum(known.beyond), len(known.beyond)
         if count == 1:
             beyond = min(beyond, UNKNOWN_COST)
@@ -224,7 +234,8 @@ class Latencies:
             beyond, count = beyond - max(known.beyond), count - 1
         beyond /= count
         beyond *= math.exp2(-max(0.0, now - known.answered_at) / STALE_SECONDS)
-        return Cost(rtt + beyond + self.load(peer_id, path, now), known.per_pair.value)
+        seconds = rtt + beyond + known.lateness.seconds(now) + self.load(peer_id, path, now)
+        return Cost(seconds, known.per_pair.value)
 
     def load(self, peer_id: str, path: str, now: float) -> float:
         """Seconds that a call would wait in its queue."""
@@ -233,10 +244,12 @@ class Latencies:
 
     def _of(self, peer_id: str, path: str) -> _Path:
         key = (peer_id, path)
-        known = self._paths.setdefault(key, _Path())
+        known = self._paths.get(key)
+        if known is None:
+            known = self._paths[key] = _Path(Lateness(self._everybody))
         self._paths.move_to_end(key)
         while len(self._paths) > MAX_PATHS:
-            self._paths.popitem(last=False)
+            self._paths.popitem(last=False)[1].lateness.forgotten()
         return known
 
 

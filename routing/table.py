@@ -110,7 +110,8 @@ class HolderTable:
         Args:
             costs: by peer. Changes by which an answer does not become clearly slower or quicker
                 (routing.dispatch.choice) are passed over: else two equal replicas would take turns at every
-                breath of the network, and neither's connection would stay warm.
+                breath of the network, and neither's connection would stay warm. What was guessed is not kept
+                when it has been measured.
             doubted: peers that are asked only for experts that nobody else holds.
         """
         shown = {peer: self._shown(peer, cost) for peer, cost in costs.items()}
@@ -120,7 +121,7 @@ class HolderTable:
 
     def _shown(self, peer_id: str, cost: Cost) -> Cost:
         before = self._costs.get(peer_id)
-        if before is not None:
+        if before is not None and before.guessed == cost.guessed:
             seconds = before.of(REFERENCE_PAIRS)
             if abs(cost.of(REFERENCE_PAIRS) - seconds) <= clear(seconds):
                 return before
@@ -186,7 +187,8 @@ class HolderTable:
             if not held:
                 continue
             if peer.connected and not peer.unusable:
-                holder = Holder(peer_id, held, *costs.get(peer_id, unknown))
+                cost = costs.get(peer_id, unknown)
+                holder = Holder(peer_id, held, cost.seconds, cost.per_pair)
                 (reserve if peer_id in doubted else holders).append(holder)
             else:
                 formerly[peer_id] = (held, peer.unusable or peer.reason)

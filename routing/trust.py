@@ -152,14 +152,17 @@ class Trust:
         """Whether a hedge may go there: it sent no garbage, is not busy, and did not fail just now.
 
         Doubt alone is no reason against it: when all are doubted, the one that failed longest ago is a
-        better bet than the one that is late.
+        better bet than the one that is late. Nor is a first late answer: it is doubted only because little is
+        known of it.
         """
         if self._distrusted(peer_id, now):
             return False
         known = self._paths.get((peer_id, path))
         if known is None:
             return True
-        return now >= known.busy_until and (now >= known.record.until or now - known.record.at >= FIRST_DOUBT)
+        record, only_late = known.record, known.before_late is not None and known.record.strikes == 1
+        failed_just_now = now < record.until and now - record.at < FIRST_DOUBT and not only_late
+        return now >= known.busy_until and not failed_just_now
 
     def _distrusted(self, peer_id: str, now: float) -> bool:
         record = self._distrust.get(peer_id)

@@ -24,13 +24,15 @@ def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str
         if len(row) != len(header):
             raise ValueError(f"a row of {len(row)} cells under {len(header)} titles")
     columns = range(len(header))
-    right = [
-        bool(cells) and all(row[i] == "-" or _NUMBER.fullmatch(row[i]) is not None for row in cells)
-        for i in columns
-    ]
+    right = [is_of_numbers([row[i] for row in cells]) for i in columns]
     lines = ([list(header)] if any(header) else []) + cells
     widths = [max((len(line[i]) for line in lines), default=0) for i in columns]
     return "\n".join(
         GAP.join(line[i].rjust(widths[i]) if right[i] else line[i].ljust(widths[i]) for i in columns).rstrip()
         for line in lines
     )
+
+
+def is_of_numbers(cells: Sequence[str]) -> bool:
+    """Whether a column stands to the right: every cell is a number, with or without a unit, or "-"."""
+    return bool(cells) and all(cell == "-" or _NUMBER.fullmatch(cell) is not None for cell in cells)

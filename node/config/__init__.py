@@ -8,6 +8,7 @@ from node.config.render import render_config
 from node.config.settings import (
     BackboneConfig,
     ConfigError,
+    DeviceConfig,
     EngineConfig,
     HomeConfig,
     HttpConfig,
@@ -21,6 +22,7 @@ from node.config.settings import (
 __all__ = [
     "BackboneConfig",
     "ConfigError",
+    "DeviceConfig",
     "EngineConfig",
     "HomeConfig",
     "HttpConfig",

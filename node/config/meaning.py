@@ -12,6 +12,7 @@ from typing import TypeVar
 from node.config.settings import (
     BackboneConfig,
     ConfigError,
+    DeviceConfig,
     EngineConfig,
     HomeConfig,
     HttpConfig,
@@ -24,6 +25,7 @@ from node.config.settings import (
 )
 from node.config.shape import (
     BackboneTable,
+    DeviceTable,
     HomeTable,
     HttpTable,
     RelayTable,
@@ -31,6 +33,7 @@ from node.config.shape import (
     SwarmTable,
     read_shape,
 )
+from node.device.schedule import Schedule, Window
 from node.ranges import Ranges
 from node.sizes import MemoryBudget
 from routing.control_address import ControlAddress
@@ -45,8 +48,18 @@ Parsed = TypeVar("Parsed")
 
 
 def default_store(environ: Mapping[str, str]) -> Path:
-    """$PANAL_STORE, or ~/.panal."""
-    return resolve_path(environ.get("PANAL_STORE") or "~/.panal", Path.cwd())
+    """$PANAL_STORE; else ~/.panal, if an earlier panal has begun one; else where the system wants such data.
+
+    On Linux that is $XDG_DATA_HOME/panal, or ~/.local/share/panal.
+    """
+    if named := environ.get("PANAL_STORE"):
+        return resolve_path(named, Path.cwd())
+    before = resolve_path("~/.panal", Path.cwd())
+    if before.is_dir():
+        return before
+    from platformdirs import user_data_path
+
+    return user_data_path("panal", appauthor=False)
 
 
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> NodeConfig:
@@ -107,6 +120,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
         http=check.http(shape.http),
         backbone=None if shape.backbone is None else check.backbone(shape.backbone),
         serve=tuple(check.serve(f"serve[{i}]", table) for i, table in enumerate(shape.serve)),
+        device=check.device(shape.device),
     )
 
 
@@ -289,11 +303,26 @@ class _Check:
         )
 
     def serve(self, key: str, table: ServeTable) -> ServeConfig:
-        layers, experts = table.layers, table.experts
+        layers, experts, memory = table.layers, table.experts, table.memory
+        if memory is not None and (layers is not None or experts is not None):
+            raise ConfigError(
+                f"{self._file}: {key}.memory lets the node choose what it serves, "
+                f"{'layers' if layers is not None else 'experts'} names it: keep one of the two"
+            )
         return ServeConfig(
             model=self.model(f"{key}.model", table.model),
             layers=None if layers is None else self._parse(f"{key}.layers", Ranges.parse, layers),
             experts=None if experts is None else self._parse(f"{key}.experts", Ranges.parse, experts),
+            memory=None if memory is None else self._parse(f"{key}.memory", MemoryBudget.parse, memory),
+        )
+
+    def device(self, table: DeviceTable) -> DeviceConfig:
+        windows = [
+            self._parse(f"device.schedule[{i}]", Window.parse, text) for i, text in enumerate(table.schedule)
+        ]
+        return DeviceConfig(
+            schedule=Schedule(tuple(windows), table.schedule),
+            idle_only=table.idle_only,
         )
 
 

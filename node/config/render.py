@@ -86,6 +86,14 @@ _SERVE_NOTE = """\
 _SERVE_REST = """\
 # layers = "0-15"     # default: all that the file holds; "0-3,8" is possible
 # experts = "0-31"    # default: all that the file holds
+#   (or the key memory, as "6 GiB", instead of both: the node chooses what the swarm lacks most)
+"""
+
+_DEVICE = """\
+# When this device serves; it stays its owner's. `panal pause` and `panal resume` work at any time.
+# [device]
+# schedule = ["mon-fri 22:00-07:00", "sat-sun 00:00-24:00"]    # by the clock of this device; default: always
+# idle_only = true    # only while nobody else uses it: other programs, keyboard and mouse, or on battery
 """
 
 
@@ -102,6 +110,8 @@ def render_config(
     home_memory: str | None = None,
     serve: Sequence[ServeTable] = (),
     relay: bool = False,
+    idle_only: bool = False,
+    schedule: Sequence[str] = (),
 ) -> str:
     """A config as TOML text. Values are only quoted; `parse_config` is what checks them.
 
@@ -110,6 +120,7 @@ def render_config(
         model, context, home_memory: the backbone's; no model leaves the table as a comment.
         serve: the [[serve]] tables; none leaves an example as a comment.
         relay: whether the node relays for others.
+        idle_only, schedule: as in the file.
 
     Raises:
         LocalError: a value cannot be written as UTF-8.
@@ -117,7 +128,11 @@ def render_config(
     parts = [
         _HEAD
         + (f"name = {_quote(name)}\n" if name is not None else '# name = "kitchen"\n')
-        + (f"store = {_quote(store)}\n" if store is not None else '# store = "~/.panal"\n')
+        + (
+            f"store = {_quote(store)}\n"
+            if store is not None
+            else '# store = "store"    # default: ~/.panal if it is there, else ~/.local/share/panal\n'
+        )
         + (
             f"identity = {_quote(identity)}\n"
             if identity is not None
@@ -159,8 +174,23 @@ def render_config(
             lines.append(f"layers = {_quote(table.layers)}\n")
         if table.experts is not None:
             lines.append(f"experts = {_quote(table.experts)}\n")
+        if table.memory is not None:
+            lines.append(f"memory = {_quote(table.memory)}    # what to serve within it the node chooses\n")
         parts.append((_SERVE_NOTE if i == 0 else "") + "".join(lines))
+    parts.append(_device(idle_only, schedule))
     return "\n".join(parts)
+
+
+def _device(idle_only: bool, schedule: Sequence[str]) -> str:
+    text = _DEVICE
+    if idle_only or schedule:
+        text = text.replace("# [device]", "[device]")
+    if idle_only:
+        text = text.replace("# idle_only", "idle_only")
+    if schedule:
+        windows = ", ".join(_quote(window) for window in schedule)
+        text = re.sub(r"# schedule = .*?]", lambda _: f"schedule = [{windows}]", text)
+    return text
 
 
 def _peers(peers: Sequence[str]) -> str:

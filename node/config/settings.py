@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.shape import DEFAULT_SHARE_RATE, Backend, Combine, Draft, RelayTable, Wire
+from node.device.schedule import Schedule
 from node.ranges import Ranges
 from node.sizes import MemoryBudget
 from routing.control_address import ControlAddress
@@ -185,11 +186,26 @@ class ServeConfig:
         model: a GGUF file, a slice file, or a model in the store.
         layers: None means every layer that the file holds.
         experts: None means every expert that the file holds.
+        memory: the node chooses itself what to serve within it (node.device.serving_choice).
     """
 
     model: ModelRef
     layers: Ranges | None
     experts: Ranges | None
+    memory: MemoryBudget | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceConfig:
+    """[device]: what stays its owner's.
+
+    Attributes:
+        schedule: when it serves.
+        idle_only: it serves only while nobody else uses it (node.device.device_use).
+    """
+
+    schedule: Schedule = Schedule()
+    idle_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +229,7 @@ class NodeConfig:
     http: HttpConfig
     backbone: BackboneConfig | None
     serve: tuple[ServeConfig, ...]
+    device: DeviceConfig = DeviceConfig()
 
     def require_backbone(self) -> BackboneConfig:
         """The [backbone] table, or a ConfigError that says how to write one."""

@@ -23,6 +23,7 @@ DEFAULT_LISTEN = "/ip4/0.0.0.0/udp/4190/quic-v1"
 MAX_NAME_CHARS = 40  # a column of the status table
 MAX_PEERS = 1024  # connections are kept warm to all of them: far past what one home line carries
 MAX_SERVES = 1024  # slices of one device; 94 layers one by one still fit many times
+MAX_WINDOWS = 64  # of a schedule: nine a day
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 MAX_CONTEXT = 1 << 20  # tokens; the longest context trained today, and KV memory ends long before
 MAX_UBATCH = 8192  # tokens; 16 times llama.cpp's default, a dispatch of them is already tens of MB
@@ -126,6 +127,14 @@ class ServeTable(Struct, frozen=True, forbid_unknown_fields=True):
     model: Text
     layers: Text | None = None
     experts: Text | None = None
+    memory: Text | None = None
+
+
+class DeviceTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[device]"""
+
+    schedule: Annotated[tuple[Text, ...], Meta(max_length=MAX_WINDOWS)] = ()
+    idle_only: bool = False
 
 
 class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +149,7 @@ class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
     http: HttpTable = field(default_factory=HttpTable)
     backbone: BackboneTable | None = None
     serve: Annotated[tuple[ServeTable, ...], Meta(max_length=MAX_SERVES)] = ()
+    device: DeviceTable = field(default_factory=DeviceTable)
 
 
 def read_shape(text: str) -> ConfigShape:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from node.decode.backbone import default_context
-from node.decode.batch import Batch, Member
+from node.decode.batch import Batch
 from node.decode.batch_report import BatchAnswer, BatchReport
 from node.decode.lanes import Lane, Lanes
 from node.decode.live_backbone import LiveBackbone
+from node.decode.members import Member
 from node.engine.library import EngineError
 from node.engine.llama_model import LlamaModel
 from node.engine.sampler import Sampler, SamplingSettings

@@ -24,6 +24,7 @@ from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import PeerLookup, Star
 from routing.errors import LocalError, PanalError
 from routing.estimates import Estimates
+from routing.peer_calls import PeerCalls
 from routing.table import HolderTable
 from routing.weighing import WEIGH_SECONDS, Weighing
 from routing.wire.codecs import Float32Array
@@ -49,6 +50,7 @@ class _Ticket:
         self.result: Float32Array | None = None
         self.stats = CallStats()
         self.error: PanalError | None = None
+        self.given_up = False
         self.home_ready = trio.Event()
         self.home_rows: Float32Array | None = None
 
@@ -88,6 +90,7 @@ class SwarmPort:
         self._stopped = False
         self._left_out: list[float] = []
         self.ledger = TripsLedger()
+        self.calls = PeerCalls()
         self.heat = HeatLog()
         self.set_home(cells)
 
@@ -96,6 +99,11 @@ class SwarmPort:
         with self._home_lock:
             self._cells = cells
             self._table.set_home(cells.experts(self._model_id))
+
+    @property
+    def home(self) -> Cells:
+        """What is computed here; another object when that changes."""
+        return self._cells
 
     @property
     def has_home(self) -> bool:
@@ -152,12 +160,20 @@ class SwarmPort:
             return ticket
         begun = time.perf_counter()
         ticket.done.wait()
+        if ticket.given_up:
+            raise Interrupted("the call was given up")
         ticket.ledger.count_faults(ticket.stats)
         if ticket.result is not None:
             ticket.ledger.count_call(ticket.stats, len(ticket.call.ids), time.perf_counter() - begun)
         else:
             raise ticket.error or Interrupted("the node is shutting down")
         return ticket.result
+
+    def give_up(self, ticket: _Ticket | Float32Array) -> None:
+        """End the wait for a call, from any thread: `enter` raises Interrupted."""
+        if isinstance(ticket, _Ticket):
+            ticket.given_up = True
+            ticket.done.set()
 
     def left_out(self) -> list[float]:
         """Shares of the router's weight that guesses have left out since this was asked last, one a call."""
@@ -227,6 +243,7 @@ class SwarmPort:
         except PanalError as error:
             ticket.error = error
         finally:
+            self.calls.dispatched(ticket.stats)
             del self._waiting[id(ticket.call)]
             # Before the next layer is planned: what hangs is waited for once.
             self._weighing.look(trio.current_time())

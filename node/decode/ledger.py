@@ -189,6 +189,26 @@ class TripsLedger:
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
+    def add_part(self, shared: TripsLedger, first: int, rows: int, of: int) -> None:
+        """Take in a pass that others took part in: its trips whole, what it took by rows.
+
+        Args:
+            shared: of that pass alone.
+            first, rows: which of its rows; of: how many it had. Parts of all rows add up to the whole.
+        """
+        for name in SUMS:
+            amount = getattr(shared, name)
+            if name in ("bytes_out", "bytes_back"):
+                amount = amount * (first + rows) // of - amount * first // of
+            elif name in ("waited", "computed_home"):
+                amount = amount * rows / of
+            setattr(self, name, getattr(self, name) + amount)
+        self._tokens_sent += shared._tokens_sent * (first + rows) // of - shared._tokens_sent * first // of
+        for peer, count in shared._slowest.items():
+            self._slowest[peer] = self._slowest.get(peer, 0) + count
+        self.late.update(shared.late)
+        self.failures.update(shared.failures)
+
     def spent(self) -> Spent:
         """The trips so far."""
         return Spent(self.trips, self.waited)

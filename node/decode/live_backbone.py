@@ -162,9 +162,15 @@ class LiveBackbone:
             if now - begun >= (seconds if now - last_hope >= NEWS_SECONDS else max(seconds, REACH_SECONDS)):
                 break
             await trio.sleep(COVER_POLL)
+        lacking = self.lacking()
+        if lacking is not None:
+            raise lacking
+
+    def lacking(self) -> NotCovered | None:
+        """The experts that have no holder now, and whom this node has asked in vain; None if all have one."""
         missing = self.table.missing()
         if not missing:
-            return
+            return None
         pending = {self.node.ways.label(each): PENDING for each in self._sought() if self._is_silent(each)}
         swarm = self.node.place.swarm
         asked = Asked(
@@ -176,7 +182,7 @@ class LiveBackbone:
             run_lengths=self.table.run_lengths(missing),
             in_parts=self.table.missing(whole_runs=False) != missing,
         )
-        raise NotCovered(describe(missing, asked))
+        return NotCovered(describe(missing, asked))
 
     def routes(self) -> list[dict[str, object]]:
         """How each connected peer that holds experts of the model is reached, for people and programs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes as C
 from typing import Any
 
-from node.engine.structs import TYPE_F16, ContextParams, ModelParams, Tensor
+from node.engine.structs import TYPE_F16, ContextParams, ModelParams, Tensor, TokenData, TokenDataArray
 
 # sizeof(struct ggml_object), which ggml_tensor_overhead() adds to sizeof(struct ggml_tensor).
 OBJECT_BYTES = 32
@@ -43,4 +43,21 @@ def mismatch(library: Any) -> str:
     booleans = (model.vocab_only, model.check_tensors, model.use_extra_bufts, model.no_host, model.no_alloc)
     if model.split_mode != 1 or booleans != (False, False, True, False, False):
         return "its default model parameters are laid out otherwise"
+    if _penalised(library) != [1.0, 1.0, 0.5, 1.0]:
+        return "its sampler of penalties takes other arguments"
     return ""
+
+
+def _penalised(library: Any) -> list[float]:
+    """Four logits of 1 after tokens 1 and 2, when a repetition within the last one token halves.
+
+    Builds differ in whether the size of the vocabulary is an argument; a call that is wrong there goes
+    unnoticed otherwise.
+    """
+    candidates = (TokenData * 4)(*(TokenData(token, 1.0, 0.0) for token in range(4)))
+    sampler = library.llama_sampler_init_penalties(4, 1, 2.0, 0.0, 0.0)
+    for token in (1, 2):
+        library.llama_sampler_accept(sampler, token)
+    library.llama_sampler_apply(sampler, C.byref(TokenDataArray(candidates, 4, -1, False)))
+    library.llama_sampler_free(sampler)
+    return [candidate.logit for candidate in candidates]

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from node.engine.grammar import Grammars
 from node.engine.library import EngineError, Library
 
 
@@ -17,6 +18,10 @@ class LlamaModel:
 
     Args:
         paths: the file, or all parts of a split file in order.
+        vocab_only: leave the weights out: tokens and text, nothing to compute with.
+
+    Attributes:
+        grammars: what this model's answers can be held to.
 
     Repacked weights are off (`use_extra_bufts`): with them on, results differ in their last bits from
     those of the expert kernels, which read the file as it is.
@@ -25,12 +30,13 @@ class LlamaModel:
         EngineError: llama.cpp refuses the file; carries its reason.
     """
 
-    def __init__(self, library: Library, paths: Sequence[Path]) -> None:
+    def __init__(self, library: Library, paths: Sequence[Path], *, vocab_only: bool = False) -> None:
         self.library = library
         self.paths = tuple(paths)
         parameters = library.llama_model_default_params()
         parameters.n_gpu_layers = 0
         parameters.use_extra_bufts = False
+        parameters.vocab_only = vocab_only
         library.forget_errors()
         names = [os.fsencode(path) for path in paths]
         if len(names) == 1:
@@ -49,8 +55,10 @@ class LlamaModel:
         self.n_vocab: int = library.llama_vocab_n_tokens(self.vocab)
         self.n_ctx_train: int = library.llama_model_n_ctx_train(handle)
         self.has_vocab: bool = library.llama_vocab_type(self.vocab) != 0  # LLAMA_VOCAB_TYPE_NONE
+        self.grammars = Grammars(self.paths)
 
     def close(self) -> None:
+        self.grammars.close()
         if self.handle:
             self.library.llama_model_free(self.handle)
             self.handle = None

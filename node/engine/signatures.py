@@ -10,8 +10,10 @@ from node.engine.structs import (
     ContextParams,
     InitParams,
     LogCallback,
+    LogitBias,
     ModelParams,
     SamplerChainParams,
+    TokenDataArray,
 )
 
 P = C.c_void_p
@@ -113,6 +115,9 @@ LLAMA: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_sampler_chain_default_params": (SamplerChainParams, ()),
     "llama_sampler_chain_init": (P, (SamplerChainParams,)),
     "llama_sampler_chain_add": (None, (P, P)),
+    "llama_sampler_init_logit_bias": (P, (I32, I32, C.POINTER(LogitBias))),
+    "llama_sampler_init_penalties": (P, (I32, I32, F32, F32, F32)),
+    "llama_sampler_init_grammar": (P, (P, TEXT, TEXT)),
     "llama_sampler_init_greedy": (P, ()),
     "llama_sampler_init_dist": (P, (C.c_uint32,)),
     "llama_sampler_init_top_k": (P, (I32,)),
@@ -120,6 +125,8 @@ LLAMA: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "llama_sampler_init_min_p": (P, (F32, SIZE)),
     "llama_sampler_init_temp": (P, (F32,)),
     "llama_sampler_sample": (I32, (P, P, I32)),
+    "llama_sampler_apply": (None, (P, C.POINTER(TokenDataArray))),
+    "llama_sampler_accept": (None, (P, I32)),
     "llama_sampler_clone": (P, (P,)),
     "llama_sampler_free": (None, (P,)),
 }

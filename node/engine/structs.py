@@ -139,3 +139,26 @@ class SamplerChainParams(C.Structure):
     """`struct llama_sampler_chain_params`."""
 
     _fields_ = (("no_perf", C.c_bool), ("_room", C.c_char * 15))
+
+
+class TokenData(C.Structure):
+    """`llama_token_data`; in numpy, `sampler.CANDIDATE`."""
+
+    _fields_ = (("id", C.c_int32), ("logit", C.c_float), ("p", C.c_float))
+
+
+class TokenDataArray(C.Structure):
+    """`llama_token_data_array`."""
+
+    _fields_ = (
+        ("data", C.POINTER(TokenData)),
+        ("size", C.c_size_t),
+        ("selected", C.c_int64),
+        ("sorted", C.c_bool),
+    )
+
+
+class LogitBias(C.Structure):
+    """`llama_logit_bias`."""
+
+    _fields_ = (("token", C.c_int32), ("bias", C.c_float))

@@ -133,6 +133,10 @@ class Store:
                     continue  # a damaged manifest, or an older panal's: the file is imported again
         return None
 
+    def ids(self) -> list[str]:
+        """Of all models it holds, whether or not they can be used."""
+        return [folder.name for folder in self._folders()]
+
     def sources(self, model_id: str) -> tuple[Source, ...]:
         """Files that held this model when they were imported."""
         return self._sources(self._models / model_id)

@@ -165,6 +165,10 @@ class Cells:
     def knows(self, model_id: bytes) -> bool:
         return model_id in self._calls
 
+    def manifest(self, model_id: bytes) -> Manifest:
+        """Of a model that it knows."""
+        return self._manifests[model_id]
+
     def find(self, model_id: bytes, layer: int, index: int) -> HeldCall | None:
         return self._calls.get(model_id, {}).get((layer, index))
 

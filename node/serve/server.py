@@ -13,8 +13,10 @@ import numpy as np
 from node.engine.kernels import Kernels
 from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
+from node.software import software
 from routing.dispatch.combine import sum_pairs, sum_runs
 from routing.errors import LocalError
+from routing.peer_calls import PeerCalls
 from routing.quic.admission import origin_of
 from routing.quic.connection import Connection
 from routing.quic.errors import StreamClosed
@@ -70,6 +72,7 @@ class ExpertServer:
 
     Attributes:
         holdings: what it tells peers that it serves.
+        calls: how many it has answered, by peer.
     """
 
     def __init__(self, cells: Cells, kernels: Kernels, *, name: str) -> None:
@@ -81,6 +84,7 @@ class ExpertServer:
         self._connections: dict[str, WeakSet[Connection]] = {}
         self._under_way: Counter[str] = Counter()
         self.counts = ServerCounts()
+        self.calls = PeerCalls()
         self.holdings = holdings.Holdings(
             versions=[messages.VERSION],
             name=name,
@@ -88,8 +92,13 @@ class ExpertServer:
             codecs=list(CODEC_NAMES),
             combines=[combine.name.lower() for combine in Combine],
             max_rows=MAX_ROWS,
+            software=software(),
         )
         self._told = holdings.encode_holdings(self.holdings)
+
+    @property
+    def cells(self) -> Cells:
+        return self._cells
 
     @property
     def kernels(self) -> Kernels:
@@ -152,6 +161,7 @@ class ExpertServer:
             return result
         y, seconds = result
         self.counts.calls += 1
+        self.calls.served(stream.peer_id)
         self.counts.pairs += request.pairs
         self.counts.compute_seconds += seconds
         self._mean_seconds += LOAD_SMOOTHING * (seconds - self._mean_seconds)

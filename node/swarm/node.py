@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from node.software import software
 from node.swarm import dial_me
 from node.swarm.announcing import Announcer, Offered
 from node.swarm.candidates import Candidates
@@ -299,7 +300,7 @@ class SwarmNode:
             reach_wire.PROTOCOL_ID: lambda stream: self._dial_backs.serve(stream),
             punch_plan.PROTOCOL_ID: lambda stream: self._puncher.serve(stream),
             dial_me.PROTOCOL_ID: lambda stream: self._dial_me.serve(stream),
-            holdings.PROTOCOL_ID: _serve_nothing,
+            holdings.PROTOCOL_ID: lambda stream: _serve_nothing(stream, self.role.offered().name),
         }
         return handlers | dict(self.role.handlers)
 
@@ -446,10 +447,12 @@ def load_membership(place: Place) -> Membership:
     return Membership(swarm, certificate)
 
 
-async def _serve_nothing(stream: Stream) -> None:
+async def _serve_nothing(stream: Stream, name: str) -> None:
     """`/panal/slices/1` of a node that only asks."""
     told = holdings.encode_holdings(
-        Holdings(versions=[VERSION], name="", slices=[], codecs=[], combines=[], max_rows=1)
+        Holdings(
+            versions=[VERSION], name=name, slices=[], codecs=[], combines=[], max_rows=1, software=software()
+        )
     )
     while True:
         try:

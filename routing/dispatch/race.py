@@ -155,5 +155,6 @@ class Race:
             self.dispatch.estimates.beaten(
                 self.call.peer_id, self.path, now,
                 wait=now - self.sent_at, rtt=self.rtt, nbytes=self.nbytes, pairs=self.call.pairs.size,
+                overrun=self.overrun(now),
             )  # fmt: skip
         self.scope.cancel()

@@ -61,10 +61,12 @@ class _FloorControl(RenoCongestionControl):  # type: ignore[misc]
     def __init__(self, *, max_datagram_size: int) -> None:
         super().__init__(max_datagram_size=max_datagram_size)
         self.congestion_window = WINDOW_FLOOR
+        self.lost = 0
 
     def on_packets_lost(self, *, now: float, packets: Any) -> None:
         for packet in packets:
             self.bytes_in_flight -= packet.sent_bytes
+            self.lost += 1
             # one reduction for all the losses of one round trip
             if packet.sent_time > self._congestion_recovery_start_time:
                 self._congestion_recovery_start_time = now
@@ -184,6 +186,10 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
     @property
     def rtt(self) -> float:
         return self._loss._rtt_smoothed or INITIAL_RTT
+
+    @property
+    def lost(self) -> int:
+        return self._loss._cc.lost  # type: ignore[no-any-return]
 
     @property
     def congestion_window(self) -> int:

@@ -70,6 +70,7 @@ class Connection:
         close_reason: why, None while open.
         dialed: whether this side opened it.
         bytes_sent, bytes_received: UDP payload, everything included.
+        datagrams_sent: how many those were.
     """
 
     def __init__(self, plane: Plane, remote: Address, *, dialed: bool) -> None:
@@ -82,6 +83,7 @@ class Connection:
         self.close_reason: str | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
+        self.datagrams_sent = 0
         self.connection_ids: set[bytes] = set()
         self.timer: float | None = None
         self.handshake_over = trio.Event()
@@ -142,6 +144,11 @@ class Connection:
         return self.core.rtt
 
     @property
+    def datagrams_lost(self) -> int:
+        """Of those sent, how many the engine has taken for lost."""
+        return self.core.lost
+
+    @property
     def congestion_window(self) -> int:
         """Bytes that may be in flight now: what a burst can carry in one round trip."""
         return self.core.congestion_window
@@ -197,6 +204,7 @@ class Connection:
         datagrams = core.datagrams_to_send(plane.now())
         if datagrams:
             self.bytes_sent += plane.transmit(datagrams)
+            self.datagrams_sent += len(datagrams)
         self.timer = timer = core.next_timer()
         if timer is not None and timer < plane.next_timer:
             plane.arm_timer(timer)

@@ -111,6 +111,10 @@ class QuicCore(Protocol):
         """Smoothed round-trip time in seconds."""
 
     @property
+    def lost(self) -> int:
+        """Packets of ours that were taken for lost, since the beginning."""
+
+    @property
     def congestion_window(self) -> int:
         """Bytes that may be in flight."""
 

@@ -118,6 +118,7 @@ class Endpoint:
         self._udp = UdpSocket(*listen)
         self._routes: dict[bytes, Connection] = {}
         self._known: set[Connection] = set()  # live ones, handshakes and those in their closing period
+        self._sent_before = self._received_before = 0  # over connections that are forgotten
         self._forgotten: list[Connection] = []  # to be released when no engine is at work
         self._by_peer: dict[str, list[Connection]] = {}
         self._admission = Admission(limits)
@@ -132,6 +133,16 @@ class Endpoint:
     def local_address(self) -> Address:
         """(host, port) the socket is bound to."""
         return self._udp.local_address
+
+    @property
+    def bytes_sent(self) -> int:
+        """UDP payload and what stands for it on carried paths, over all connections there ever were."""
+        return self._sent_before + sum(each.bytes_sent for each in self._known)
+
+    @property
+    def bytes_received(self) -> int:
+        """The same of what came."""
+        return self._received_before + sum(each.bytes_received for each in self._known)
 
     @property
     def peer_id(self) -> PeerId:
@@ -434,6 +445,8 @@ class Endpoint:
             self._routes.pop(connection_id, None)
         if connection in self._known:
             self._known.discard(connection)
+            self._sent_before += connection.bytes_sent
+            self._received_before += connection.bytes_received
             self._forgotten.append(connection)
 
     # --- datagrams ---

@@ -29,6 +29,9 @@ MAX_ANSWER_BYTES = 64 * 2**10
 MAX_NAME_BYTES = 64
 """A node's name is shown in tables."""
 
+MAX_SOFTWARE_BYTES = 32
+"""Name and version of what it runs."""
+
 MAX_SLICES = 64
 """Slices in an answer: a node serves a few models, not a library."""
 
@@ -109,6 +112,7 @@ class Holdings(msgspec.Struct, frozen=True):
         codecs: names as in `codecs.CODEC_NAMES`; unknown ones are a later version's.
         combines: `rows`, `sum`, `stable`.
         max_rows: rows of x it takes in one request.
+        software: what it runs, for people: "panal 0.1.0"; "" if it does not say.
     """
 
     versions: _Versions
@@ -117,6 +121,7 @@ class Holdings(msgspec.Struct, frozen=True):
     codecs: _Words
     combines: _Words
     max_rows: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
+    software: Annotated[str, msgspec.Meta(max_length=MAX_SOFTWARE_BYTES * 4)] = ""
 
 
 _request_decoder = msgspec.json.Decoder(HoldingsRequest)
@@ -162,7 +167,11 @@ def decode_holdings(buffer: Buffer, *, peer: str = "") -> Holdings:
         fault = slice_fault(held)
         if fault:
             raise _error(peer, "slices answer", f"slice {number}: {fault}")
-    return msgspec.structs.replace(holdings, name=sanitise(holdings.name, MAX_NAME_BYTES))
+    return msgspec.structs.replace(
+        holdings,
+        name=sanitise(holdings.name, MAX_NAME_BYTES),
+        software=sanitise(holdings.software, MAX_SOFTWARE_BYTES),
+    )
 
 
 def compact_cells(cells: Mapping[int, Iterable[int]]) -> list[tuple[int, int, list[tuple[int, int]]]]:

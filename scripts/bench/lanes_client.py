@@ -21,10 +21,11 @@ import numpy as np
 import trio
 
 from node.config import load_config
-from node.decode.batch import Batch, Member
+from node.decode.batch import Batch
 from node.decode.configured import configured_backbone
 from node.decode.lanes import Lane, Lanes
 from node.decode.live_backbone import LiveBackbone
+from node.decode.members import Member
 from node.engine.sampler import Sampler, SamplingSettings
 
 SEED = 20261129

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from node.decode.backbone import SequenceLost
-from node.decode.batch import Batch, Member
+from node.decode.batch import Batch
 from node.decode.ledger import PassDone
+from node.decode.members import Member
 from node.decode.session import Session
 from node.engine.context import Context, Row
 from node.engine.expert_holes import ExpertInputs

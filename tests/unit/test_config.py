@@ -20,6 +20,7 @@ from node.config import (
 )
 from node.config.meaning import MAX_CONFIG_BYTES
 from node.config.shape import MAX_NAME_CHARS, ServeTable
+from node.device.schedule import Schedule
 from node.model.store import MIN_PREFIX
 from node.ranges import Ranges
 from routing.identity import Identity
@@ -210,9 +211,18 @@ def test_load_starts_relative_paths_at_the_file(tmp_path: Path) -> None:
 
 def test_default_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/anna")
-    assert default_store({}) == Path("/home/anna/.panal")
-    assert default_store({"PANAL_STORE": ""}) == Path("/home/anna/.panal")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert default_store({}) == Path("/home/anna/.local/share/panal")
+    assert default_store({"PANAL_STORE": ""}) == Path("/home/anna/.local/share/panal")
     assert default_store({"PANAL_STORE": "~/p"}) == Path("/home/anna/p")
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert default_store({}) == Path("/data/panal")
+
+
+def test_a_store_of_before_stays_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".panal").mkdir()
+    assert default_store({}) == tmp_path / ".panal"
 
 
 def test_model_ref() -> None:
@@ -240,6 +250,7 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     said = config.require_backbone()
     assert said == replace(default, context=4096, draft_model=said.draft_model, home_memory=said.home_memory)
     assert config.require_serve()[0].layers == Ranges.parse("0-15")
+    assert config.device.idle_only and len(config.device.schedule.windows) == 2
 
 
 def test_a_rendered_context_is_in_force() -> None:
@@ -257,14 +268,23 @@ def test_rendered_values_come_back(name: str, model: str) -> None:
         listen="/ip4/127.0.0.1/udp/0/quic-v1",
         peers=[PEER],
         model=model,
-        serve=[ServeTable(model=model, layers="0-3,8"), ServeTable(model="m", experts="1")],
+        serve=[
+            ServeTable(model=model, layers="0-3,8"),
+            ServeTable(model="m", experts="1"),
+            ServeTable(model="m", memory="6 GiB"),
+        ],
+        idle_only=True,
+        schedule=["daily 22:00-07:00", "sat 00:00-24:00"],
     )
     config = parse(text)
     assert config.name == name
     assert config.swarm.listen == ListenAddress("127.0.0.1", 0)
     assert config.swarm.peers == (PeerAddress.parse(PEER),)
     assert config.require_backbone().model == ModelRef.parse(model, WHERE.parent)
-    assert [str(table.layers) for table in config.serve] == ["0-3,8", "None"]
+    assert [str(table.layers) for table in config.serve] == ["0-3,8", "None", "None"]
+    assert [str(table.memory) for table in config.serve] == ["None", "None", "6 GiB"]
+    assert config.device.idle_only
+    assert config.device.schedule == Schedule.parse(["daily 22:00-07:00", "sat 00:00-24:00"])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from routing.latency import (
     WINDOW,
     Latencies,
 )
+from routing.lateness import Everybody, Lateness
 
 SMALL, LARGE = 10_000, 30_000_000
 
@@ -137,7 +138,7 @@ def test_late_answers_that_nobody_waits_for_do_not_make_it_longer_either() -> No
     for outlier in (rng.random(4000) < 0.05).tolist():
         now += 0.05
         if outlier:
-            known.beaten("a", "direct", now, wait=0.13, rtt=0.05, nbytes=SMALL, pairs=4)
+            known.beaten("a", "direct", now, wait=0.13, rtt=0.05, nbytes=SMALL, pairs=4, overrun=0.07)
         else:
             answers(known, [0.05 + float(rng.uniform(-0.005, 0.005))], start=now)
     assert patience(known) < 0.09
@@ -193,7 +194,7 @@ def test_by_how_much_late_answers_are_late() -> None:
     answers(known, [0.05] * 50)
     assert known.overrun("a", "direct") == pytest.approx(0.012)
     for _ in range(OVERRUNS):
-        known.beaten("a", "direct", 9.0, wait=0.1, rtt=0.05, nbytes=SMALL, pairs=4)
+        known.beaten("a", "direct", 9.0, wait=0.1, rtt=0.05, nbytes=SMALL, pairs=4, overrun=0.04)
     assert known.overrun("a", "direct") == math.inf  # nobody knows when they would have come
 
 
@@ -212,15 +213,27 @@ def test_cost_follows_round_trip_computing_and_load() -> None:
     assert known.cost("b", "direct", now, rtt=0.04).of(4) == pytest.approx(0.04 + UNKNOWN_COST)
 
 
-def test_a_late_answer_now_and_then_has_its_share_in_the_cost() -> None:
+def test_a_late_answer_counts_as_lateness_and_not_as_a_queue() -> None:
     known = Latencies()
     now = answers(known, [0.05] * 50, rtt=0.04, compute=0.008)
     before = known.cost("a", "direct", now, rtt=0.04)
-    known.beaten("a", "direct", now, wait=0.13, rtt=0.04, nbytes=SMALL, pairs=4)
-    after = known.cost("a", "direct", now, rtt=0.04)
+    costs = []
+    for _ in range(3):
+        known.beaten("a", "direct", now, wait=0.13, rtt=0.04, nbytes=SMALL, pairs=4, overrun=0.08)
+        costs.append(known.cost("a", "direct", now, rtt=0.04))
     assert before.of(4) == pytest.approx(0.05)
-    assert after.of(4) == pytest.approx(0.05 + 0.08 / WINDOW)
-    assert after.per_pair == before.per_pair
+    assert costs[0].of(4) == pytest.approx(0.05)  # the first is excused
+    lateness = Lateness(Everybody())
+    for overrun in [0.0] * 50 + [0.08] * 3:
+        lateness.answered(now, overrun)
+    assert costs[2].of(4) == pytest.approx(0.05 + lateness.seconds(now))
+    assert costs[2].of(4) > costs[1].of(4) > 0.06
+    assert costs[2].per_pair == before.per_pair
+    # An answer that came after all counts the same.
+    waited = Latencies()
+    now = answers(waited, [0.05] * 50, rtt=0.04, compute=0.008)
+    answers(waited, [0.13] * 3, start=now - 0.39, rtt=0.04, compute=0.008, overrun=0.08)
+    assert waited.cost("a", "direct", now, rtt=0.04).of(4) == pytest.approx(costs[2].of(4))
 
 
 def test_one_bad_answer_of_the_first_few_is_not_held_against_a_peer() -> None:
@@ -255,4 +268,7 @@ def test_paths_without_end_take_no_memory_without_end() -> None:
     known = Latencies()
     for number in range(3 * MAX_PATHS):
         answers(known, [0.01], f"q{number}")
+        known.beaten("b", f"q{number}", 1.0, wait=1.0, rtt=0.0, nbytes=1, pairs=1, overrun=1.0)
     assert len(known._paths) <= MAX_PATHS
+    # And what they did no longer counts.
+    assert known._everybody == Everybody(MAX_PATHS, MAX_PATHS // 2)

@@ -24,6 +24,7 @@ from tests.star_servers import LAYER, MODEL_ID, N_EXPERTS, Server, make_call, on
 SLICES = 8
 RTTS = np.linspace(0.010, 0.100, SLICES).tolist()
 JITTER, LOSS = 0.005, 0.001
+PACKETS, WIDE_PACKETS = 2, 14  # of request and answer: of a narrow model, and of one 2048 wide
 LATE, LATE_SHARE = 0.5, 0.05
 WARM_UP, CALLS = 60, 500
 
@@ -34,12 +35,13 @@ class FarServer(Server):
 
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
     late_share: float = 0.0
+    packets: int = PACKETS
     lates: int = 0
 
     async def call(self, request: ExpertsRequest) -> ExpertsAnswer:
         self.asked.append(request)
         self.delay = self.rtt + float(self.rng.uniform(-JITTER, JITTER))
-        if self.rng.random() < 2 * LOSS:
+        if self.rng.random() < self.packets * LOSS:
             self.delay += 1.5 * self.rtt + 0.025  # what QUIC takes to find out and send it again
         if self.rng.random() < self.late_share:
             self.delay += LATE
@@ -78,7 +80,9 @@ class Seen:
 class FarSwarm:
     """Every slice at two servers, `offset` apart in the list of distances."""
 
-    def __init__(self, offset: int, late: str = "", *, hedging: bool = True, seed: int = 1) -> None:
+    def __init__(
+        self, offset: int, late: str = "", *, hedging: bool = True, seed: int = 1, packets: int = PACKETS
+    ) -> None:
         self.servers: dict[str, FarServer] = {}
         self.estimates = Estimates()
         if not hedging:
@@ -89,13 +93,18 @@ class FarSwarm:
             for name, rtt in ((f"p{number}", RTTS[number]), (f"q{number}", RTTS[(number + offset) % SLICES])):
                 rng = np.random.default_rng([seed, number, ord(name[0])])
                 self.servers[name] = FarServer(
-                    name, rtt=rtt, rng=rng, late_share=LATE_SHARE if name == late else 0.0
+                    name, rtt=rtt, rng=rng, late_share=LATE_SHARE if name == late else 0.0, packets=packets
                 )
                 run = (number * share, number * share + share - 1)
                 held = Slice("experts", MODEL_ID.hex(), "test", experts=[(LAYER, LAYER, [run])])
                 self.table.connected(name, Holdings([1], "", [held], ["f32"], ["rows"], 16))
         self.star = Star(self.servers.get, None, self.estimates)
         self.weighing = Weighing(self.table, self.estimates, self.servers.get)
+
+    def share(self, name: str) -> float:
+        """Of what a server and its replica were asked, how much that server was."""
+        asked = {each: len(self.servers[each + name[1:]].asked) for each in "pq"}
+        return asked[name[0]] / sum(asked.values())
 
     def run(self, calls: int = CALLS, *, warm_up: int = WARM_UP) -> Seen:
         """So many calls one after the other, after some that do not count."""
@@ -147,6 +156,58 @@ def test_one_server_with_a_late_answer_in_twenty(offset: int, late: str) -> None
     assert seen.hedges <= 0.02 * seen.requests  # the issue asks for 0.05
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize(("offset", "late"), [(0, "p7"), (1, "p6")])
+def test_no_hedge_is_in_time_for_the_farthest_so_its_replica_is_asked(
+    offset: int, late: str, seed: int
+) -> None:
+    """Both 100 ms away, or 87 and the replica 100: a hedge is through after more than twice the median."""
+    swarm = FarSwarm(offset, late, seed=seed)
+    seen = swarm.run()
+    assert seen.quantile(0.99) <= 2 * seen.quantile(0.5)
+    assert seen.hedges <= 0.01 * seen.requests
+    assert seen.quantile(0.5) <= 1.15 * max(min(RTTS[n], RTTS[(n + offset) % SLICES]) for n in range(SLICES))
+    assert np.median(np.array(seen.took) / seen.expected) <= 1.1
+    assert swarm.share(late) <= 0.35  # some of it before it was known
+
+
+@pytest.mark.slow
+def test_no_server_is_passed_over_for_what_the_network_loses_everywhere() -> None:
+    """One packet in a thousand, 14 a call: of a server's answers 1.4 % are late, and nobody is to blame."""
+    shares = []
+    for seed in range(6):
+        swarm = FarSwarm(1, seed=seed, packets=WIDE_PACKETS)
+        seen = swarm.run(400)
+        shares += [swarm.share(f"p{number}") for number in range(SLICES - 1)]
+        assert seen.hedges <= 0.025 * seen.requests
+        assert seen.quantile(0.5) <= 1.15 * RTTS[-2]
+    assert np.mean(shares) >= 0.9
+    assert np.mean(np.array(shares) < 0.7) <= 0.1
+
+
+@pytest.mark.slow
+def test_who_is_late_beyond_what_the_network_loses_is_passed_over_all_the_same() -> None:
+    shares = []
+    for seed in range(4):
+        swarm = FarSwarm(1, "p6", seed=seed, packets=WIDE_PACKETS)
+        seen = swarm.run(400)
+        shares.append(swarm.share("p6"))
+        assert seen.hedges <= 0.025 * seen.requests
+    assert np.mean(shares) <= 0.5
+
+
+@pytest.mark.slow
+def test_who_is_not_late_any_more_is_asked_again() -> None:
+    swarm = FarSwarm(1, "p6")
+    swarm.run()
+    p6 = swarm.servers["p6"]
+    p6.late_share = 0.0
+    swarm.run(1500, warm_up=0)  # some two minutes and a half
+    before = len(p6.asked)
+    swarm.run(100, warm_up=0)
+    assert len(p6.asked) - before >= 50
+
+
 def test_late_answers_are_what_is_hedged_and_hardly_any_is_waited_for() -> None:
     usual, seen = FarSwarm(1).run(), FarSwarm(1, "p0").run()
     assert seen.lates >= 4
@@ -181,5 +242,4 @@ def test_a_swarm_that_becomes_slower_as_a_whole_is_learnt_and_not_asked_twice() 
 def test_the_replica_of_a_server_that_is_often_late_is_preferred_if_it_is_as_near() -> None:
     swarm = FarSwarm(0, "p3")
     swarm.run()
-    asked = {name: len(swarm.servers[name].asked) for name in ("p3", "q3")}
-    assert asked["q3"] > asked["p3"]
+    assert swarm.share("p3") <= 0.35

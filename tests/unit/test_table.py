@@ -223,6 +223,15 @@ def test_what_peers_compute_comes_in_with_their_cost(table: HolderTable) -> None
     ]
 
 
+def test_what_was_guessed_makes_room_for_what_was_measured_be_it_ever_so_near(table: HolderTable) -> None:
+    for peer in "ab":
+        table.connected(peer, told([(0, 1, [(0, 7)])]))
+    table.weigh({"a": Cost(0.107, 0.0), "b": Cost(0.110, 0.0, guessed=True)}, [])
+    assert list(held_by(table.holders(0, 0))) == ["a", "b"]
+    table.weigh({"a": Cost(0.107, 0.0), "b": Cost(0.101, 0.0)}, [])
+    assert list(held_by(table.holders(0, 0))) == ["b", "a"]
+
+
 def test_replicas_do_not_take_turns_at_small_changes(table: HolderTable) -> None:
     rng = np.random.default_rng(1)
     for peer in "ab":

@@ -150,6 +150,22 @@ def test_a_hedge_may_go_to_the_doubted_but_not_right_after_its_fault() -> None:
     assert not trust.free("a", "direct", 20.5) and trust.free("a", "direct", 22.0)
 
 
+def test_a_hedge_may_go_to_who_was_late_once_but_not_to_who_failed_or_was_late_again() -> None:
+    for faults, free in (([Fault.LATE], True), ([Fault.GONE], False), ([Fault.LATE, Fault.GONE], False)):
+        trust = Trust()
+        for fault in faults:
+            if fault is Fault.LATE:
+                trust.late("a", "direct", 0.0)
+            else:
+                trust.failed("a", "direct", fault, 0.0)
+        assert trust.doubted("a", "direct", 0.1)
+        assert trust.free("a", "direct", 0.1) is free, faults
+    trust = Trust()
+    trust.late("a", "direct", 0.0)
+    trust.late("a", "direct", FIRST_DOUBT)
+    assert not trust.free("a", "direct", FIRST_DOUBT + 0.1)
+
+
 def test_peers_without_end_take_no_memory_without_end() -> None:
     trust = Trust()
     for number in range(3 * MAX_REMEMBERED):

@@ -44,8 +44,8 @@ class Guessers:
         self._most_rows = backbone.most_rows if self.exact else min(MOST_ROWS, backbone.context.n_ubatch)
         self._least_rows = LEAST_ROWS if self.exact else 1
 
-    def make(self, sequence: int = 0) -> Guessing | None:
-        """For a sequence; None where nobody guesses.
+    def make(self, sequence: int | Callable[[], int] = 0) -> Guessing | None:
+        """For a sequence, or the one that a function names at each pass; None where nobody guesses.
 
         Raises:
             LocalError: the small model does not fit.
@@ -55,7 +55,7 @@ class Guessers:
         costs = PassCosts(self._least_rows)
         return Guessing(self._drafter(sequence), StopRule(self._most_rows, self.acceptance, costs))
 
-    def _drafter(self, sequence: int) -> Drafter:
+    def _drafter(self, sequence: int | Callable[[], int]) -> Drafter:
         backbone = self.backbone
         if self.draft == "model" or (self.draft == "auto" and self.draft_model is not None):
             assert self.draft_model is not None  # the config sees to it

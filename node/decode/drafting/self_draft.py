@@ -24,11 +24,14 @@ class SelfDraft:
     Args:
         missing: shares of the router's weight that the last guessing pass left out, one a call; forgotten
             once told.
+        sequence: the session's, or a function that names it at each pass.
     """
 
     name = "self"
 
-    def __init__(self, backbone: Backbone, missing: Callable[[], list[float]], sequence: int = 0) -> None:
+    def __init__(
+        self, backbone: Backbone, missing: Callable[[], list[float]], sequence: int | Callable[[], int] = 0
+    ) -> None:
         self._backbone = backbone
         self._missing = missing
         self._sequence = sequence
@@ -36,11 +39,12 @@ class SelfDraft:
     def drafts(self, tokens: Sequence[int], sampler: Sampler, limit: int) -> Generator[Draft, None, None]:
         context = self._backbone.context
         token, start = tokens[-1], len(tokens) - 1
+        sequence = self._sequence if isinstance(self._sequence, int) else self._sequence()
         twin = sampler.clone()
         try:
             for position in range(start, start + limit):
                 begun = time.perf_counter()
-                self._backbone.compute([Row(token, position, self._sequence)], at_home_only=True)
+                self._backbone.compute([Row(token, position, sequence)], at_home_only=True)
                 missing = self._missing()
                 token = twin.sample(context, 0)
                 probability = probability_of(token, context.outputs([0])[0], sampler.temperature)
@@ -54,7 +58,7 @@ class SelfDraft:
                 )
         finally:
             twin.close()
-            context.remove(self._sequence, start)
+            context.remove(sequence, start)
 
     def close(self) -> None:
         """Nothing to free: the context is the backbone's."""
