@@ -92,6 +92,7 @@ class LocalSwarm:
             listen="/ip4/127.0.0.1/udp/0/quic-v1",
             threads=self._threads,
             serve=serve,
+            http="off",
         )
         (folder / "node.toml").write_text(text, encoding="utf-8")
         self._processes.append(self._spawn(folder))

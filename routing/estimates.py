@@ -110,7 +110,11 @@ class Estimates:
         self, peer_id: str, path: str, now: float, *, wait: float, rtt: float, nbytes: int, pairs: int,
         overrun: float,
     ) -> None:  # fmt: skip
-        """Another's answer was there before this late one, `wait` seconds after it was asked for."""
+        """Another's answer was there before this late one, `wait` seconds after it was asked for.
+
+        Args:
+            overrun: seconds by which it is late by now.
+        """
         self._latencies.beaten(
             peer_id, path, now, wait=wait, rtt=rtt, nbytes=nbytes, pairs=pairs, overrun=overrun
         )

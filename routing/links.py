@@ -164,6 +164,7 @@ class PeerLinks:
         self._tried: set[str] = set()
         self._tried_only: set[str] = set()
         self._news: dict[str, trio.Event] = {}
+        self._otherwise: set[str] = set()  # peers that are to be asked anew what they serve
         self._round_changed = trio.Event()
         self._pauses = Backoff(FIRST_RETRY, LAST_RETRY, FORGIVEN)
         self._upgrades = Backoff(UPGRADE_RETRY, LAST_UPGRADE, FORGIVEN)
@@ -250,6 +251,12 @@ class PeerLinks:
         event = self._news.get(peer_id)
         if event is not None:
             event.set()
+
+    def serves_otherwise(self, peer_id: str) -> None:
+        """A peer is said to serve something else than it told: if it is connected, it is asked anew."""
+        if peer_id in self._serving:
+            self._otherwise.add(peer_id)
+            self.news(peer_id)
 
     def standing_changed(self) -> None:
         """This node can be reached otherwise than before: what failed may work now, and is tried anew."""
@@ -392,6 +399,8 @@ class PeerLinks:
                 self._take(peer_id, *other, link.name)  # two had been open: the session goes on
                 await self._ask_anew(peer_id)
                 continue
+            if peer_id in self._otherwise:
+                await self._ask_anew(peer_id)
             better = None if link.route.best else await self._better_while_open(peer_id, link)
             if better is not None:
                 self._replace(peer_id, link, *better)
@@ -401,6 +410,7 @@ class PeerLinks:
     async def _ask_anew(self, peer_id: str) -> None:
         """What the peer serves, after a change of connection: the other end may have been started anew."""
         link = self._links[peer_id]
+        self._otherwise.discard(peer_id)
         try:
             told = await ask_holdings(link.connection)
         except (PeerError, LocalError) as error:

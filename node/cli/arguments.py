@@ -41,10 +41,20 @@ def add_command(
     return parser
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    """-c FILE, required."""
+def add_config(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """-c FILE.
+
+    Args:
+        required: else it may be left out, for this device's own (node.device.which_config).
+    """
+    instead = "" if required else "; default: node.toml in the data directory"
     parser.add_argument(
-        "-c", "--config", type=Path, required=True, metavar="FILE", help="this node's config (panal init)"
+        "-c",
+        "--config",
+        type=Path,
+        required=required,
+        metavar="FILE",
+        help=f"this node's config (panal init){instead}",
     )
 
 
@@ -54,12 +64,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:
-    """--store DIR; None means $PANAL_STORE or ~/.panal (config.default_store)."""
+    """--store DIR; None means the default (config.default_store)."""
     parser.add_argument(
         "--store",
         type=Path,
         metavar="DIR",
-        help="where trunks, manifests and imports lie (default: $PANAL_STORE or ~/.panal)",
+        help="where trunks, manifests and imports lie (default: $PANAL_STORE, or the data directory)",
     )
 
 

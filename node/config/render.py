@@ -110,6 +110,7 @@ def render_config(
     home_memory: str | None = None,
     serve: Sequence[ServeTable] = (),
     relay: bool = False,
+    http: str | None = None,
     idle_only: bool = False,
     schedule: Sequence[str] = (),
 ) -> str:
@@ -120,6 +121,7 @@ def render_config(
         model, context, home_memory: the backbone's; no model leaves the table as a comment.
         serve: the [[serve]] tables; none leaves an example as a comment.
         relay: whether the node relays for others.
+        http: where the page and the API are, or "off"; None leaves the table as a comment.
         idle_only, schedule: as in the file.
 
     Raises:
@@ -153,7 +155,9 @@ def render_config(
             if threads is None
             else f"threads = {threads}"
         ),
-        _HTTP,
+        _HTTP
+        if http is None
+        else _HTTP.replace('# [http]\n# listen = "127.0.0.1:4190"', f"[http]\nlisten = {_quote(http)}"),
     ]
     if model is None:
         parts.append(_BACKBONE_NOTE + '# [backbone]\n# model = "model.gguf"\n' + _BACKBONE_REST)

@@ -156,6 +156,7 @@ class Batch:
             return self._shared(readers, writers)
         if self._turns.reads(bool(readers), bool(writers)):
             reader = self._reader(readers)
+            assert reader is not None  # they wait for one that is among them
             if reader.is_reading:
                 most = self._backbone.context.n_ubatch
                 part = Part(reader, min(reader.computed + most, len(reader.tokens)))
@@ -265,9 +266,11 @@ class Batch:
 
     # --- who takes part ---
 
-    def _reader(self, readers: list[Member]) -> Member:
-        """Whose prompt is read on, what it may take from others taken."""
-        ready = [member for member in readers if not self._waits(member)] or readers
+    def _reader(self, readers: list[Member]) -> Member | None:
+        """Whose prompt is read on, what it may take from others taken; None if these wait for others."""
+        ready = [member for member in readers if not self._waits(member)]
+        if not ready:
+            return None
         user = self._readers.next(dict.fromkeys(member.user for member in ready))
         self._readers.took(user)
         reader = min(
@@ -305,8 +308,7 @@ class Batch:
         parts = [Part(each, len(each.tokens)) for each in (writers[start:] + writers[:start])[:most]]
         self._next = (start + len(parts)) % max(len(writers), 1)
         left -= len(parts)
-        while readers and left:
-            reader = self._reader(readers)
+        while left and (reader := self._reader(readers)) is not None:
             readers.remove(reader)
             end = min(reader.computed + left, len(reader.tokens))
             left -= end - reader.computed

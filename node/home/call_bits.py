@@ -46,12 +46,11 @@ def run_bits(first: int, count: int) -> int:
     return ((1 << count) - 1) << first
 
 
-def first_run(bits: int, most: int) -> tuple[int, int]:
-    """The first run of neighbours among bits that are not 0: its first, and how many, at most so many."""
+def first_run(bits: int) -> tuple[int, int]:
+    """The first run of neighbours among bits that are not 0: its first, and how many."""
     first = (bits & -bits).bit_length() - 1
     rest = bits >> first
-    count = (~rest & (rest + 1)).bit_length() - 1
-    return first, min(count, most)
+    return first, (~rest & (rest + 1)).bit_length() - 1
 
 
 def numbers(bits: int) -> list[int]:

@@ -26,10 +26,14 @@ from node.home.cell_file import LEFTOVERS, CellFile, cannot
 from node.home.incoming import IncomingCells
 from node.home.seals import SEALS_NAME, Seals
 from node.model.gguf.writer import DISK_MARGIN_BYTES
+from node.model.chunks import CHUNK_BYTES
 from node.model.manifest import ExpertCall, Manifest
 from node.serve.cells import Cells
+from node.share.requests import CellsAsked
 from node.sizes import size_text
 from routing.errors import LocalError
+from routing.wire import cells as wire
+from routing.wire.experts import Refusal
 
 
 class FetchedCells:
@@ -152,6 +156,21 @@ class FetchedCells:
         if file is None:
             file = self._files[key] = CellFile(self._path(key), self._calls[key], writable=True)
         return IncomingCells(file, first, count)
+
+    def fit(self, key: CallKey, first: int, count: int) -> int:
+        """How many neighbours are asked for together: those that fit a chunk, at least one."""
+        return min(count, max(1, CHUNK_BYTES // self._calls[key].bytes_per_cell), wire.MAX_CELLS)
+
+    def request(
+        self, key: CallKey, first: int, count: int, offset: int, length: int, call_id: int
+    ) -> CellsAsked:
+        """How a range of the bytes of experts is asked for."""
+        model_id = bytes.fromhex(self.model_id)
+        return CellsAsked(wire.CellsRequest(model_id, *key, call_id, first, count, offset, length))
+
+    def missed(self, key: CallKey, refusal: Refusal) -> int:
+        """The experts that a refusal names, as bits."""
+        return sum(1 << expert for expert in set(refusal.missing))
 
     def note(self, key: CallKey, experts: Iterable[int]) -> None:
         """These have come, complete and right (`IncomingCells.complete`)."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from tempfile import SpooledTemporaryFile
 
-from blake3 import blake3
-
 from node.home.cell_file import COPY_BYTES, CellFile, cannot
+from node.model.chunks import ContentHasher
+from node.share import fetch
 
 IN_MEMORY_BYTES = 4 << 20
 """Of an expert that is coming: most are smaller. Of a larger one all is in a file without a name beside the
@@ -67,7 +67,7 @@ class _Coming:
     def __init__(self, file: CellFile, expert: int) -> None:
         self._file = file
         self._expert = expert
-        self._hasher = blake3()
+        self._hasher = ContentHasher()
         self._bytes = SpooledTemporaryFile(  # noqa: SIM115 - it lives as long as this object
             IN_MEMORY_BYTES, dir=str(file.path.parent), prefix=file.temporary
         )
@@ -98,7 +98,7 @@ class _Coming:
             pass  # what a full disk has not taken yet; it is not wanted any more
 
 
-class WrongBytes(Exception):
+class WrongBytes(fetch.WrongBytes):
     """What was sent as an expert is not that expert; the caller knows who sent it.
 
     Attributes:
@@ -106,6 +106,6 @@ class WrongBytes(Exception):
     """
 
     def __init__(self, layer: int, expert: int) -> None:
-        super().__init__(f"layer {layer}: expert {expert} has the wrong digest")
+        super().__init__(f"expert {expert} of layer {layer}")
         self.layer = layer
         self.expert = expert

@@ -1,4 +1,4 @@
-"""BLAKE3 digests of experts and trunk tensors, and the manifest they go into."""
+"""Digests (node.model.chunks) of experts and trunk tensors, and the manifest they go into."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import base64
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from blake3 import blake3
-
+from node.model.chunks import digest_of
 from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
 from node.model.manifest import (
@@ -21,8 +20,6 @@ from node.model.manifest import (
 )
 from node.model.recipe import Input, Matmul, Recipe, children
 from routing.errors import LocalError
-
-PARALLEL_BYTES = 1 << 20  # below this, BLAKE3's threads cost more than they save
 
 RUNS = 8
 """Runs in which a layer's experts are declared, at most: it can then be spread over as many servers where
@@ -61,7 +58,7 @@ def build_manifest(
     trunk = []
     for name, tensor in sorted(mapped.model.tensors.items()):
         if parse_expert_name(name) is None:
-            digest = _digest([mapped.tensor_view(name)])
+            digest = digest_of([mapped.tensor_view(name)])
             trunk.append(TrunkTensor(name, tensor.type.id, tensor.shape, digest.hex()))
             if progress:
                 progress(tensor.n_bytes)
@@ -88,7 +85,7 @@ def run_length(n_experts: int, n_cells: int) -> int:
 
 def expert_digest(views: Iterable[memoryview]) -> bytes:
     """Digest of one expert: its tensors' bytes, in the manifest's order of roles."""
-    return _digest(views)
+    return digest_of(views)
 
 
 def check_experts(
@@ -160,13 +157,3 @@ def _input_width(recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]) -> int:
             return shapes[expression.tensor][0]
         stack.extend(children(expression))
     raise ManifestError("a recipe in which no expert matrix reads the input")
-
-
-def _digest(views: Iterable[memoryview]) -> bytes:
-    hasher = blake3(max_threads=blake3.AUTO)
-    small = blake3()
-    pieces = list(views)
-    chosen = hasher if sum(len(piece) for piece in pieces) >= PARALLEL_BYTES else small
-    for piece in pieces:
-        chosen.update(piece)
-    return chosen.digest()

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 import msgspec
-from blake3 import blake3
 
 from node.model import recipe as R
+from node.model.chunks import DIGEST_BYTES, digest_of
 from node.model.expert_names import GROUPS, ExpertName
 from node.model.gguf.types import TENSOR_TYPES, tensor_bytes
 from routing.errors import LocalError
 
-VERSION: Final = 2  # 1 declared no runs
-DIGEST_BYTES = 32  # BLAKE3
+VERSION: Final = 3  # 1 declared no runs, 2 had digests that no list of chunks can be checked against
 MAX_MANIFEST_BYTES = 64 << 20  # 60 layers x 512 experts are 1.4 MB; the rest is room, not an invitation
 MAX_WIDTH = 1 << 16  # of a row; the wire's limit too
 MODEL_ID = re.compile(r"[0-9a-f]{64}")
@@ -76,7 +75,8 @@ class ExpertCall(msgspec.Struct, frozen=True):
             stable a run is added up by itself, by whoever holds all of it.
         n_in, n_out: width of the row that enters an expert and of the one that leaves it.
         tensors: sorted by role; just those that the recipe reads.
-        digests: BLAKE3 of each expert's bytes (its tensors in order), base64 of n_experts x 32 bytes.
+        digests: of each expert's bytes (its tensors in order), as node.model.chunks makes them; base64 of
+            n_experts x 32 bytes.
     """
 
     layer: Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -113,12 +113,20 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 class TrunkTensor(msgspec.Struct, frozen=True):
-    """One tensor that stays with the backbone."""
+    """One tensor that stays with the backbone.
+
+    Attributes:
+        digest: of its bytes, as node.model.chunks makes it.
+    """
 
     name: str
     type: int
     shape: tuple[_Size, ...]
     digest: _Digest
+
+    @property
+    def n_bytes(self) -> int:
+        return tensor_bytes(self.shape, TENSOR_TYPES[self.type])
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -130,7 +138,7 @@ class Manifest(msgspec.Struct, frozen=True):
         trunk: sorted by name.
     """
 
-    version: Literal[2]
+    version: Literal[3]
     architecture: _Word
     kinds: tuple[Literal["experts"], ...]
     calls: tuple[ExpertCall, ...]
@@ -142,7 +150,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def model_id(self) -> str:
         """64 hexadecimal digits."""
-        return blake3(self.encoded()).hexdigest()
+        return digest_of([memoryview(self.encoded())]).hex()
 
     def call(self, layer: int, index: int) -> ExpertCall | None:
         return next((c for c in self.calls if c.layer == layer and c.index == index), None)
@@ -154,6 +162,11 @@ class Manifest(msgspec.Struct, frozen=True):
             if call.layer not in seen:
                 seen.add(call.layer)
                 yield call.layer
+
+    @property
+    def trunk_bytes(self) -> int:
+        """Of the tensors that stay with the backbone."""
+        return sum(tensor.n_bytes for tensor in self.trunk)
 
     @property
     def expert_bytes(self) -> int:
@@ -216,9 +229,17 @@ def check(manifest: Manifest) -> None:
             raise ManifestError(f"{call.label}: group {call.group!r} is unknown or there twice")
         seen.add((call.layer, call.group))
         _check_call(call)
+    before = ""
     for tensor in manifest.trunk:
         if tensor.type not in TENSOR_TYPES:
             raise ManifestError(f"trunk tensor {tensor.name!r} has unknown type {tensor.type}")
+        if tensor.name <= before:
+            raise ManifestError(f"trunk tensor {tensor.name!r} is not in the order of names, or there twice")
+        before = tensor.name
+        try:
+            tensor_bytes(tensor.shape, TENSOR_TYPES[tensor.type])
+        except ValueError as error:
+            raise ManifestError(f"trunk tensor {tensor.name!r} has {error}") from None
 
 
 def _check_call(call: ExpertCall) -> None:

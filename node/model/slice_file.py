@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.model.expert_names import ExpertName, layer_of, parse_expert_name
+from node.model.expert_names import GROUPS, ExpertName, layer_of, parse_expert_name
 from node.model.gguf.errors import GGUFError, shown
 from node.model.gguf.map import MappedModel
 from node.model.gguf.reader import MAX_STRING_BYTES
@@ -188,6 +188,12 @@ def read_slice(path: Path | str) -> SliceFile:
     )
 
 
+def slice_order(name: ExpertName) -> tuple[int, int, str]:
+    """Sorts the tensors of a slice as a manifest has them: the bytes of a slice file follow from model id,
+    layers and experts, in whatever order the model's own file has its tensors."""
+    return name.layer, GROUPS.index(name.group), name.role
+
+
 def _text(run: range) -> str:
     return f"{run.start}-{run.stop - 1}"
 
@@ -208,7 +214,8 @@ def _chosen_tensors(model: ModelFile, layers: range) -> dict[ExpertName, ModelTe
     if not 0 <= layers.start < layers.stop <= last + 1 or layers.step != 1:
         raise GGUFError(f"{model.path}: layers {_text(layers)} are not in the model: choose from 0 to {last}")
     named = ((parse_expert_name(name), tensor) for name, tensor in model.tensors.items())
-    return {name: tensor for name, tensor in named if name is not None and name.layer in layers}
+    found = [(name, tensor) for name, tensor in named if name is not None and name.layer in layers]
+    return dict(sorted(found, key=lambda pair: slice_order(pair[0])))
 
 
 def _expert_counts(model: ModelFile, tensors: Mapping[ExpertName, ModelTensor]) -> dict[str, int]:

@@ -91,6 +91,19 @@ class CellServer:
         self._carried = 0
         self._rates: WeakKeyDictionary[Connection, YieldingRate] = WeakKeyDictionary()
         self.counts = CellCounts()
+        self._paused = ""
+
+    def pause(self, text: str) -> None:
+        """Refuse requests from now on."""
+        self._paused = text
+
+    def resume(self) -> None:
+        """Answer them again."""
+        self._paused = ""
+
+    def swap(self, cells: Cells) -> None:
+        """Give these from now on."""
+        self._cells = cells
 
     async def serve(self, stream: Stream) -> None:
         """Handler of `/panal/cells/1`: requests one after the other; a caller may send some ahead."""
@@ -146,6 +159,8 @@ class CellServer:
             return Refusal(error.call_id, 0, 0, RefusalCode.MALFORMED, str(error))
         if not isinstance(request, wire.CellsRequest):
             return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
+        if self._paused:
+            return wire.refusal_to(request, RefusalCode.OVERLOADED, self._paused, load=COME_AGAIN_MS)
         if not is_served:
             text = f"{STREAMS_PER_CALLER} streams of a caller, {STREAMS} in all are served"
             return wire.refusal_to(request, RefusalCode.OVERLOADED, text, load=COME_AGAIN_MS)

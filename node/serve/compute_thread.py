@@ -1,7 +1,8 @@
 """One thread that owns a node's expert kernels, so that the event loop goes on while experts are computed.
 
-Always the same thread: OpenMP keeps a team of helper threads for each thread that ever started one, and
-teams that wait spin for a while on cores that others need.
+Always the same thread for what takes long: OpenMP keeps a team of helper threads for each thread that ever
+started one, and teams that wait spin for a while on cores that others need. (Calls that are over sooner than
+they could be handed here are computed on the event loop, and only while this thread has nothing to do.)
 
 Callers take turns: a job of each, then the next one of the first. Who asks for a thousand things waits for
 them, and who asks for one waits for one of everybody else's.
@@ -34,6 +35,7 @@ class ComputeThread:
         self._jobs: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True for each job, False to end
         self._by_caller: dict[str, deque[_Job]] = {}  # whose turn is next comes first
         self._lock = threading.Lock()
+        self._is_running = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
         self.waiting = 0
@@ -72,6 +74,11 @@ class ComputeThread:
         finally:
             self.waiting -= 1
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing runs and nothing waits: also nothing whose caller has been cancelled meanwhile."""
+        return not self._by_caller and not self._is_running
+
     def has_waiting(self, caller: str) -> bool:
         """Whether a job of this caller has not begun yet."""
         return caller in self._by_caller
@@ -84,9 +91,11 @@ class ComputeThread:
     def _work(self) -> None:
         while self._jobs.get():
             self._next()()
+            self._is_running = False
 
     def _next(self) -> _Job:
         with self._lock:
+            self._is_running = True  # before the queue can be seen to be empty
             caller = next(iter(self._by_caller))
             jobs = self._by_caller.pop(caller)
             job = jobs.popleft()

@@ -50,6 +50,8 @@ def open_cells(
     cells = Cells()
     with ExitStack() as maps:
         for entry in serve:
+            if entry.memory is not None:
+                continue  # chosen in use (node.device.chosen_serving)
             _open_entry(library, store, entry, cells, maps, progress)
         return OpenCells(cells, maps.pop_all())
 
@@ -62,12 +64,12 @@ def _open_entry(
     maps: ExitStack,
     progress: Progress | None,
 ) -> None:
-    if entry.model.path is not None and _is_slice(entry.model.path):
+    if entry.model.path is not None and is_slice(entry.model.path):
         piece = read_slice(entry.model.path)
         source = str(piece.file.path)
         manifest = piece.manifest()
         mapped = maps.enter_context(MappedModel(piece.file))
-        _check_digests(store, mapped, manifest, piece, progress)
+        check_digests(store, mapped, manifest, piece, progress)
         layers = entry.layers or Ranges(((piece.layers.start, piece.layers.stop - 1),))
         experts = entry.experts or Ranges(((piece.experts.start, piece.experts.stop - 1),))
         cells_of_file = _hold_all(source, mapped, manifest, layers, experts, piece)
@@ -84,7 +86,7 @@ def _open_entry(
         cells.add(stored.model_id, stored.manifest, held)
 
 
-def _check_digests(
+def check_digests(
     store: Store, mapped: MappedModel, manifest: Manifest, piece: SliceFile, progress: Progress | None
 ) -> None:
     """Compare a slice file's experts with its manifest, once; the store remembers."""
@@ -145,7 +147,8 @@ def open_trunk(
     return store.get(ref.model_id)
 
 
-def _is_slice(path: Path) -> bool:
+def is_slice(path: Path) -> bool:
+    """Whether a GGUF file is a slice file."""
     return open_model(path).find_str("general.type") == SLICE_TYPE
 
 

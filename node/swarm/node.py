@@ -223,6 +223,10 @@ class SwarmNode:
         self._wanted_model = model_id
         self._finder.want_model(model_id)
 
+    def offer_changed(self) -> None:
+        """What this node offers is no longer what its advert says: it is announced anew at once."""
+        self._announcer.changed()
+
     def watch(self, watching: Watching) -> None:
         """Tell one more of what happens; of who is connected already at once."""
         self._watchers.add(watching)
@@ -337,6 +341,9 @@ class SwarmNode:
         if offer.clone is not None:
             log.error("%s", offer.clone)
         self._finder.heard(offer)
+        told = self.links.serving.get(offer.peer_id)
+        if told is not None and offer.advert is not None and told.slices != offer.advert.slices:
+            self.links.serves_otherwise(offer.peer_id)
         if offer.peer_id != self.identity.peer_id or offer.clone is not None:
             self._watching.heard(offer)
 

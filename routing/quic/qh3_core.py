@@ -16,10 +16,12 @@ from qh3 import tls as qh3_tls
 from qh3.quic import events
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError
+from qh3.quic.packet import pull_quic_transport_parameters, push_quic_transport_parameters
 from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCryptoData
 
 from routing.identity import PeerId
 from routing.quic import tls
+from routing.quic.ack_wait import MAX_ACK_DELAY_MS, AckWait
 from routing.quic.core import (
     CONNECTION_ID_BYTES,
     DATAGRAM_BYTES,
@@ -40,19 +42,7 @@ _FILLER_BYTES = 1100
 # QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
 _CRYPTO_ERROR = 0x100
 
-_ACK_TIMER = "ack_application"  # as qh3 calls it
-
-# An acknowledgement waits so long, in round trips and seconds, for an answer of ours that it can go with.
-# Alone it costs both ends a wake-up, just while the answers of other servers come in. qh3 by itself waits for
-# 1 ms, and not at all after two packets.
-_ACK_SHARE = 0.25
-_ACK_SECONDS = 0.008
-# A peer that has sent more than this since it last heard of us may be waiting for it to go on: less than the
-# first window of a connection.
-_ACK_BYTES = 12_000
-# What we tell the peer that we wait at most, and it adds to its timeout for a lost last packet. The rest of it
-# is for our own pauses.
-_MAX_ACK_DELAY_MS = 12
+_ACK_TIMER = "ack_application"  # as qh3 calls the deadline of an acknowledgement
 
 
 class EngineFailure(Exception):
@@ -75,9 +65,11 @@ class _Bridge(QuicTlsBridge):  # type: ignore[misc]
     _handshake_complete: bool
 
     def use(self, context: tls.MutualContext) -> None:
-        context.handshake_extensions = [
-            (aioquic_tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS, self.serialize_transport_parameters())
-        ]
+        parameters = pull_quic_transport_parameters(Buffer(data=self.serialize_transport_parameters()))
+        parameters.max_ack_delay = MAX_ACK_DELAY_MS
+        buffer = Buffer(capacity=_FLIGHT_BYTES)
+        push_quic_transport_parameters(buffer, parameters)
+        context.handshake_extensions = [(aioquic_tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS, buffer.data)]
         context.alpn_cb = self._on_alpn
         context.update_traffic_key_cb = self._on_secret
         self.tls = context
@@ -158,11 +150,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         self._expected_peer_id = expected_peer_id
         self._held = False
         self._pings = 0
-        self._is_eager = True  # there is something to send besides acknowledgements
-        self._unheard = 0  # bytes received since something was sent
-        self._unheard_since = 0.0
-        self._ack_at = 0.0
-        self._losses = 0
+        self._ack_wait = AckWait()
 
     # --- what the plane asks ---
 
@@ -207,7 +195,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
     def receive_datagram(self, data: bytes, addr: Address, now: float) -> None:
         try:
             if self._handshake_confirmed and not data[0] & 0x80:
-                self._note_received(len(data), now)
+                self._ack_wait.received(len(data), now)
                 self._core.receive_datagram(data, addr, now, len(data))
                 self._drain_core()
             else:
@@ -222,7 +210,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
                 self.receive_datagram(data[start : start + segment_bytes], addr, now)
             return
         try:
-            self._note_received(len(data), now)
+            self._ack_wait.received(len(data), now)
             self._core.receive_gro_buffer(data, segment_bytes, addr, now)
             self._drain_core()
         except BaseException as error:  # noqa: BLE001  (re-raised)
@@ -232,8 +220,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         core = self._core
         if core is None or self._may_wait(now):
             return []
-        self._is_eager = False
-        self._unheard = 0
+        self._ack_wait.sent()
         datagrams: list[Datagram] = []
         poll = core.poll_transmit
         try:
@@ -252,11 +239,11 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         if timer is None:
             return None
         due: float = timer[1]
-        return max(due, self._ack_at) if timer[0] == _ACK_TIMER else due
+        return max(due, self._ack_wait.until) if timer[0] == _ACK_TIMER else due
 
     def handle_timer(self, now: float) -> None:
         if self._core is not None:
-            self._is_eager = True
+            self._ack_wait.is_eager = True
             self._core.handle_timer(now)
             self._drain_core()
 
@@ -268,7 +255,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             return None
 
     def send(self, stream_id: int, data: bytes | bytearray | memoryview, end: bool) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         self._core.send_stream(stream_id, data, end)
 
     def unsent(self, stream_id: int) -> int:
@@ -276,22 +263,22 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         return unsent
 
     def reset_stream(self, stream_id: int, error_code: int) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
             super().reset_stream(stream_id, error_code)
 
     def stop_stream(self, stream_id: int, error_code: int) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
             super().stop_stream(stream_id, error_code)
 
     def ping(self) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         self._pings += 1
         self._core.send_ping(self._pings)
 
     def send_filler(self, count: int) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         try:
             for _ in range(count // _FILLER_BYTES):
                 self._core.send_datagram(bytes(_FILLER_BYTES))
@@ -304,7 +291,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             self._drain_core()
 
     def shut(self, code: int, reason: str) -> None:
-        self._is_eager = True
+        self._ack_wait.is_eager = True
         self.close(error_code=code, reason_phrase=reason)
 
     def release(self) -> None:
@@ -314,27 +301,15 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         # this object knows TLS, TLS the bridge, and the bridge this object
         self._tls = self._context.alpn_cb = self._context.update_traffic_key_cb = None
 
-    # --- acknowledgements that wait ---
-
-    def _note_received(self, count: int, now: float) -> None:
-        if not self._unheard:
-            self._unheard_since = now
-        self._unheard += count
-
     def _may_wait(self, now: float) -> bool:
         """Whether there is nothing to send but an acknowledgement, and that has time."""
-        core = self._core
-        if self._is_eager or not self._handshake_confirmed or self._unheard > _ACK_BYTES:
+        core, wait = self._core, self._ack_wait
+        if not self._handshake_confirmed or not wait.is_small():
             return False
         timer = core.get_timer()
         if timer is None or timer[0] != _ACK_TIMER:
             return False
-        losses, before = core.loss_total, self._losses
-        self._losses = losses
-        if losses != before or core.get_send_buffer_size():
-            return False  # what was received has made something else possible, or necessary
-        self._ack_at = self._unheard_since + min(self.rtt * _ACK_SHARE, _ACK_SECONDS)
-        return now < self._ack_at
+        return wait.holds(now, rtt=self.rtt, losses=core.loss_total, unsent=core.get_send_buffer_size())
 
     # --- qh3's hooks ---
 

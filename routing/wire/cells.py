@@ -4,6 +4,9 @@ A request names a run of experts of one call and a range of bytes in their *blob
 The blob is the experts one after another, each as its digest has it: its tensors in the manifest's order. So
 many small cells come in one chunk, a large one in several, and what has come need not come again.
 
+A request with FLAG_LISTS asks for a range of the run's *lists* instead: the digests of each expert's chunks
+(docs/protocol.md, "Digests"), by which a chunk is proven as it comes.
+
 A message begins with the 16 bytes of `/panal/experts/1`, and refusals are the same. Replies come in the order
 of the requests; a caller may send some ahead. Any bytes give a message or `ProtocolError`, never another
 exception; a message has exactly one encoding.
@@ -41,6 +44,9 @@ MAX_CELLS = MAX_MISSING
 MAX_OFFSET = (1 << 63) - 1
 """Of a chunk in its blob. How much a blob really has is the manifest's to say."""
 
+FLAG_LISTS = 0x0001
+"""The request is for the experts' lists of digests, not for their bytes."""
+
 REQUEST_BYTES = 64
 """Size of every request: the largest message that a server takes."""
 
@@ -67,6 +73,7 @@ class CellsRequest:
         count: experts in the run, 1 to MAX_CELLS.
         offset: of the bytes in the run's blob.
         length: how many bytes, 1 to MAX_CHUNK_BYTES.
+        lists: the blob meant is that of the experts' lists.
     """
 
     model_id: bytes
@@ -77,6 +84,7 @@ class CellsRequest:
     count: int
     offset: int
     length: int
+    lists: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +115,8 @@ def encode_request(request: CellsRequest) -> bytes:
     if fault or len(request.model_id) != MODEL_ID_BYTES or not _fits_prefix(request):
         raise LocalError(f"a request for cells cannot be sent: {fault or 'a number is out of range'}")
     fields = (request.model_id, request.first, request.count, request.length, request.offset)
-    return _encode_prefix(TYPE_REQUEST, request) + _REQUEST.pack(*fields)
+    flags = FLAG_LISTS if request.lists else 0
+    return _encode_prefix(TYPE_REQUEST, request, flags) + _REQUEST.pack(*fields)
 
 
 def encode_chunk_header(request: CellsRequest) -> bytes:
@@ -120,12 +129,12 @@ def encode_refusal(refusal: Refusal) -> bytes:
     return encode_experts_message(refusal)
 
 
-def _encode_prefix(message_type: int, request: CellsRequest) -> bytes:
+def _encode_prefix(message_type: int, request: CellsRequest, flags: int = 0) -> bytes:
     return _PREFIX.pack(
         MAGIC,
         VERSION,
         message_type,
-        0,
+        flags,
         request.call_id,
         request.layer,
         request.call_index,
@@ -157,7 +166,7 @@ def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
         return refusal
     if kind != SliceKind.EXPERTS:
         raise error(f"slice kind {kind} where {int(SliceKind.EXPERTS)} (experts) belongs", call_id)
-    if flags:
+    if flags & ~(FLAG_LISTS if message_type == TYPE_REQUEST else 0):
         raise error(f"unknown flags {flags:#06x}", call_id)
     if message_type == TYPE_ANSWER:
         size = len(view) - CHUNK_HEADER_BYTES
@@ -169,7 +178,8 @@ def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
     if len(view) != REQUEST_BYTES:
         raise error(f"a request of {len(view)} bytes, not {REQUEST_BYTES}", call_id)
     model_id, first, count, length, offset = _REQUEST.unpack_from(view, _PREFIX.size)
-    request = CellsRequest(model_id, layer, call_index, call_id, first, count, offset, length)
+    lists = bool(flags & FLAG_LISTS)
+    request = CellsRequest(model_id, layer, call_index, call_id, first, count, offset, length, lists)
     fault = _fault(request)
     if fault:
         raise error(fault, call_id)

@@ -23,19 +23,16 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from node.engine import library as llama
 from routing.errors import LocalError
-from routing.identity import Identity
+from scripts.bench.backbone_lab import BackboneLab
 from scripts.bench.engine_model import make, positive, shape_of
 from scripts.bench.lab_run import add_run_options, run
-from scripts.bench.route_lab import ENVIRONMENT, PANAL, PORT, REPOSITORY, Process, load_wanlab
 
 CLIENT = [sys.executable, str(Path(__file__).with_name("lanes_client.py"))]
 
@@ -66,89 +63,8 @@ WAYS = {
 }
 
 
-@dataclass
-class LanesLab:
-    """Servers and a backbone in the lab; a context manager."""
-
-    folder: Path
-    model: Path
-    experts: int
-    threads: int
-    _ends: ExitStack = field(default_factory=ExitStack)
-    _lab: Any = None
-    _client: Process | None = None
-
-    def __enter__(self) -> LanesLab:
-        with self._ends:
-            names = [f"server{number}" for number in range(SERVERS)]
-            hosts = {"home": {"delay": 0.0}} | {name: {"delay": 0.0} for name in names}
-            self._lab = self._ends.enter_context(load_wanlab().WanLab({"name": "lanes", "hosts": hosts}))
-            share = self.experts // SERVERS
-            peers = []
-            for number, name in enumerate(names):
-                first = number * share
-                serve = f"[[serve]]\nmodel = {json.dumps(str(self.model))}\nexperts = "
-                self._start(
-                    name,
-                    [*PANAL, "run", "--json", "--until-eof", "-c"],
-                    serve + f'"{first}-{first + share - 1}"\n',
-                )
-                peer_id = Identity.load_or_create(self.folder / f"{name}.key").peer_id
-                peers.append(f"/ip4/{self._lab.ip(name)}/udp/{PORT}/quic-v1/p2p/{peer_id}")
-            backbone = f"[backbone]\nmodel = {json.dumps(str(self.model))}\ncontext = {CONTEXT}\n"
-            self._client = self._start("home", CLIENT, backbone, peers)
-            self._ends = self._ends.pop_all()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.close()
-
-    def set_one_way(self, milliseconds: float) -> None:
-        for number in range(SERVERS):
-            self._lab.set_delay(f"server{number}", milliseconds)
-
-    def measure(self, way: Way, sequences: int, prompt: int, tokens: int) -> dict[str, Any]:
-        assert self._client is not None
-        task = {
-            "lanes": way.lanes,
-            "places": way.places(sequences),
-            "exact": way.exact,
-            "prompts": sequences,
-            "prompt": prompt,
-            "tokens": tokens,
-        }
-        return self._client.ask(json.dumps(task))
-
-    def _start(self, name: str, command: list[str], text: str, peers: list[str] | None = None) -> Process:
-        lines = [
-            f"store = {json.dumps(str(self.folder / 'store'))}",
-            f"identity = {json.dumps(str(self.folder / f'{name}.key'))}",
-            "[engine]",
-            f"threads = {self.threads}",
-            "[swarm]",
-            f'listen = "/ip4/{self._lab.local_ip(name)}/udp/{PORT}/quic-v1"',
-            f"peers = {json.dumps(peers or [])}",
-            'control = "off"',
-            "lan = false",
-            "[relay]",
-            "use = false",
-        ]
-        config = self.folder / f"{name}.toml"
-        config.write_text("\n".join([*lines, text]))
-        log = self.folder / f"{name}.log"
-        errors = self._ends.enter_context(log.open("w"))
-        popen = self._lab.popen(
-            name, [*command, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-            text=True, cwd=REPOSITORY, env=ENVIRONMENT,
-        )  # fmt: skip
-        process = Process(popen, log)
-        self._ends.callback(process.end)
-        process.answer()
-        return process
-
-
 def rounds_of(
-    lab: LanesLab, ways: dict[str, Way], one_way: float, args: argparse.Namespace
+    lab: BackboneLab, ways: dict[str, Way], one_way: float, args: argparse.Namespace
 ) -> dict[str, Any]:
     """Rounds of all ways at one distance; the first one warms up."""
     lab.set_one_way(one_way)
@@ -157,7 +73,7 @@ def rounds_of(
     for number in range(args.rounds + 1):
         for turn in range(len(names)):
             name = names[(number + turn) % len(names)]
-            row = lab.measure(ways[name], args.sequences, args.prompt, args.tokens)
+            row = lab.ask(_task(ways[name], args))
             if number:
                 found[name].append(row)
     same = [row["tokens"] for name, rows in found.items() for row in rows if ways[name].exact]
@@ -169,6 +85,17 @@ def rounds_of(
         row["decode_ratio"] = row["decode"] / base["decode"]
         row["prefill_ratio"] = base["prefill_seconds"] / row["prefill_seconds"]
     return {"one_way_ms": one_way, "ways": kinds}
+
+
+def _task(way: Way, args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "lanes": way.lanes,
+        "places": way.places(args.sequences),
+        "exact": way.exact,
+        "prompts": args.sequences,
+        "prompt": args.prompt,
+        "tokens": args.tokens,
+    }
 
 
 def _summary(rows: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, float]:
@@ -231,7 +158,8 @@ def bench(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     if not model.exists():
         make(llama.load(), shape, model)
     before = os.getloadavg()[0]
-    with LanesLab(folder, model, shape.experts, args.threads) as lab:
+    settings = f"context = {CONTEXT}"
+    with BackboneLab(folder, model, shape.experts, args.threads, CLIENT, SERVERS, settings) as lab:
         distances = [rounds_of(lab, args.ways, one_way, args) for one_way in args.one_way]
     return {
         "model": model.name,

@@ -9,7 +9,7 @@ Run by `scripts/bench_trips [far] [near] [deep] [options]` as root.
             sum, the same bytes there), and over loopback
 
 Within a scenario all ways to decode take turns prompt by prompt, so ratios are of one run. Nothing leaves the
-machine.
+machine, whose cores servers, backbone and lab share: each of them computes on one thread.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ def requests(draw: st.DrawFn) -> CellsRequest:
         count=count,
         offset=draw(st.integers(0, MAX_OFFSET)),
         length=draw(st.integers(1, MAX_CHUNK_BYTES)),
+        lists=draw(st.booleans()),
     )
 
 

@@ -126,3 +126,13 @@ def test_what_llama_says_is_one_line(library: Library) -> None:
     library.forget_errors()
     assert said.split() == ["a", "bc"] and "\n" not in said
     assert library.last_errors() == ""
+
+
+def test_a_sampler_with_other_arguments_is_refused(library: Library) -> None:
+    """Older builds: without the size of the vocabulary, so that it is taken for how far to look back."""
+
+    def older(n_vocab: int, _last_n: int, *penalties: float) -> Any:
+        return library.llama_sampler_init_penalties(n_vocab, n_vocab, *penalties)
+
+    differing = Differing(library, llama_sampler_init_penalties=older)
+    assert "penalties takes other arguments" in abi.mismatch(differing)

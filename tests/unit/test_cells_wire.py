@@ -24,6 +24,14 @@ EXAMPLE = bytes.fromhex(
 )
 
 
+def test_lists_are_a_flag() -> None:
+    lists = dataclasses.replace(REQUEST, lists=True)
+    assert cells.encode_request(lists) == EXAMPLE[:6] + b"\1\0" + EXAMPLE[8:]
+    assert cells.decode_message(cells.encode_request(lists)) == lists
+    with pytest.raises(ProtocolError, match="unknown flags 0x0001"):  # a chunk has none
+        cells.decode_message(EXAMPLE[:5] + b"\2\1\0" + EXAMPLE[8:17])
+
+
 def test_the_example() -> None:
     assert cells.encode_request(REQUEST) == EXAMPLE and len(EXAMPLE) == cells.REQUEST_BYTES
     assert cells.decode_message(EXAMPLE) == REQUEST
@@ -50,7 +58,7 @@ def test_a_refusal_is_that_of_experts() -> None:
         (4, b"\2", "version 2"),
         (5, b"\0", "unknown message type 0"),
         (5, b"\4", "unknown message type 4"),
-        (6, b"\1", "unknown flags 0x0001"),
+        (6, b"\2", "unknown flags 0x0002"),
         (15, b"\2", "slice kind 2"),
         (50, b"\0\0", "0 experts"),
         (50, struct.pack("<H", MAX_CELLS + 1), f"{MAX_CELLS + 1} experts"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.home.call_bits import CallKey, first_run, numbers, run_bits
-from node.home.fetch_work import FAILURES, FAILURES_UNHEARD, LAST_REST, RATE_SECONDS, Source, Work
+from node.share.work import FAILURES, FAILURES_UNHEARD, LAST_REST, RATE_SECONDS, Source, Work
 from routing.dispatch.holders import HOME, Holder, LayerHolders
 
 A, B = (0, 0), (5, 0)

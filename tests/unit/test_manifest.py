@@ -120,7 +120,7 @@ def set_output(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Change:
         (lambda v: v.update(version=-1), "version"),
         (lambda v: v.update(version=True), "version"),
         (lambda v: v.pop("version"), "version"),
-        (lambda v: v.update(version=3), "made by a newer panal; update this one"),
+        (lambda v: v.update(version=4), "made by a newer panal; update this one"),
         (lambda v: v.update(version=1 << 40), "made by a newer panal; update this one"),
         (lambda v: v.update(kinds=["layers"]), "kinds"),
         (lambda v: v.update(architecture="two words"), "architecture"),
@@ -200,6 +200,8 @@ def test_an_older_panals_is_told_from_a_broken_one() -> None:
     assert message == "manifest.json: made by an older panal"
     with pytest.raises(M.OldManifest):
         decode_manifest(changed(older))
+    with pytest.raises(M.OldManifest):
+        decode_manifest(changed(lambda value: value.update(version=2)))
     with pytest.raises(M.OldManifest):  # whatever else it says
         decode_manifest(b'{"version":1}')
 

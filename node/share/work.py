@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any, Generic, TypeVar
 
-from node.home.call_bits import CallBits, CallKey, first_run, run_bits
-from routing.dispatch.holders import HOME, LayerHolders
+from node.home.call_bits import first_run, run_bits
+
+Key = TypeVar("Key", bound=Hashable)
+"""What units are counted in: a MoE call, or a file. A unit is what is asked for and proven as one."""
+
+EVERY = -1
+"""All units, as bits."""
 
 FAILURES = 5
-"""In a row, without a cell between them, before a source is given up."""
+"""In a row, without a unit between them, before a source is given up."""
 
 FAILURES_UNHEARD = 2
-"""The same for one that has never answered: most likely it does not share cells."""
+"""The same for one that has never answered: most likely it does not share."""
 
 FIRST_REST, LAST_REST = 0.5, 15.0
 """Seconds a source rests that has failed; doubled each time."""
@@ -35,7 +41,7 @@ class Source:
     """A peer that holds what is wanted.
 
     Attributes:
-        refuses: cells it was thought to hold and does not, as bits.
+        refuses: units it was thought to hold and does not, as bits.
         failures: in a row.
         rests_until: when it may be asked again.
         is_asked: it is being asked now.
@@ -47,7 +53,7 @@ class Source:
     """
 
     peer_id: str
-    refuses: dict[CallKey, int] = field(default_factory=dict)
+    refuses: dict[Any, int] = field(default_factory=dict)
     failures: int = 0
     rests_until: float = -math.inf
     is_asked: bool = False
@@ -94,25 +100,32 @@ class Source:
         pause = min(FIRST_REST * 2.0 ** (self.failures - 1), LAST_REST)
         self.rests_until = now + max(pause, min(rest, LAST_REST))
 
-    def refuse(self, key: CallKey, asked: int, lacking: int) -> None:
-        """It does not hold these of the experts that it was asked for; 0: it does not say which."""
+    def refuse(self, key: Hashable, asked: int, lacking: int) -> None:
+        """It does not hold these of the units that it was asked for; 0: it does not say which."""
         self.refuses[key] = self.refuses.get(key, 0) | (lacking & asked or asked)
 
 
-class Work:
-    """The cells that nobody is being asked for now, and the peers that may be asked.
+class Work(Generic[Key]):
+    """The units that nobody is being asked for now, and the peers that may be asked.
 
     Args:
-        lacking: what is to be fetched, in order.
-        holders: who holds the experts of (layer, call index) now.
+        lacking: what is to be fetched, as bits, in order.
+        holders: who holds units of this key now, in order of preference: (peer id, units as bits).
+        askable: of the units of a key those that may be asked for now, as bits: others must have come before.
     """
 
-    def __init__(self, lacking: CallBits, holders: Callable[[int, int], LayerHolders]) -> None:
-        self._pending = dict(lacking)  # calls of which nothing is left stay, for their order
+    def __init__(
+        self,
+        lacking: Mapping[Key, int],
+        holders: Callable[[Key], Iterable[tuple[str, int]]],
+        askable: Callable[[Key], int] = lambda key: EVERY,
+    ) -> None:
+        self._pending = dict(lacking)  # keys of which nothing is left stay, for their order
         self._holders = holders
+        self._askable = askable
         self.sources: dict[str, Source] = {}
 
-    def left(self) -> dict[CallKey, int]:
+    def left(self) -> dict[Key, int]:
         return {key: bits for key, bits in self._pending.items() if bits}
 
     def useful(self, may: Callable[[str], bool]) -> list[Source]:
@@ -123,30 +136,41 @@ class Work:
         """
         found: dict[str, Source] = {}
         for key, bits in self.left().items():
-            for peer_id, held in self._held(key):
+            for peer_id, held in self._holders(key):
                 source = self.sources.setdefault(peer_id, Source(peer_id))
                 can_give = bits & held & ~source.refuses.get(key, 0)
                 if can_give and not source.given_up and peer_id not in found and may(peer_id):
                     found[peer_id] = source
         return list(found.values())
 
-    def take(self, source: Source, most: Mapping[CallKey, int]) -> tuple[CallKey, int, int] | None:
-        """The next cells for a source to send: a call, the first expert, how many; None if there are none.
+    def can_take(self, source: Source) -> bool:
+        """Whether there is something that a source may be asked for now."""
+        return any(self._can_give(source, key) for key in self._pending)
+
+    def take(self, source: Source, fit: Callable[[Key, int, int], int]) -> tuple[Key, int, int] | None:
+        """The next units for a source to send: key, the first, how many; None if there are none.
 
         Args:
-            most: neighbours that may be asked for together, by call.
+            fit: (key, first, count) -> how many of these neighbours may be asked for together, at least one.
         """
-        for key, bits in self._pending.items():
-            held = dict(self._held(key)).get(source.peer_id, 0) if bits else 0
-            can_give = bits & held & ~source.refuses.get(key, 0)
-            if can_give:
-                first, count = first_run(can_give, most[key])
+        for key in self._pending:
+            if can_give := self._can_give(source, key):
+                first, count = first_run(can_give)
+                count = fit(key, first, count)
                 self._pending[key] &= ~run_bits(first, count)
                 return key, first, count
         return None
 
-    def is_slow(self, source: Source, key: CallKey, bits: int, may: Callable[[str], bool]) -> bool:
-        """Whether others, who are far faster, could send all of what is left of these cells as well.
+    def _can_give(self, source: Source, key: Key) -> int:
+        bits = self._pending[key]
+        if not bits:
+            return 0
+        held = dict(self._holders(key)).get(source.peer_id, 0)
+        can_give = bits & held & ~source.refuses.get(key, 0)
+        return can_give & self._askable(key) if can_give else 0
+
+    def is_slow(self, source: Source, key: Key, bits: int, may: Callable[[str], bool]) -> bool:
+        """Whether others, who are far faster, could send all of these units as well.
 
         Args:
             may: whether a peer can be asked now.
@@ -154,7 +178,7 @@ class Work:
         if source.rate is None:
             return False
         rates = []
-        for peer_id, held in self._held(key):
+        for peer_id, held in self._holders(key):
             other = self.sources.get(peer_id)
             if other is None or other is source or other.rate is None or other.given_up or not may(peer_id):
                 continue
@@ -162,12 +186,6 @@ class Work:
                 rates.append(other.rate)
         return bool(rates) and source.rate < SLOW * median(rates)
 
-    def give_back(self, key: CallKey, bits: int) -> None:
+    def give_back(self, key: Key, bits: int) -> None:
         """These did not come."""
         self._pending[key] |= bits
-
-    def _held(self, key: CallKey) -> Iterator[tuple[str, int]]:
-        known = self._holders(*key)
-        for holder in known.holders + known.reserve:
-            if holder.peer_id != HOME:
-                yield holder.peer_id, holder.held

@@ -1,0 +1,136 @@
+"""All answers of one request: asked for together, told of as they come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from node.decode.continuous.ask import Ask
+from node.decode.continuous.report import AnswerReport
+from node.engine.logprobs import Logprob
+from node.gateway.bodies import MOST_CHOICES
+from node.gateway.errors import refusal_for
+from node.gateway.speaker import Answered, Speaker
+from node.gateway.text_flow import Piece, TextFlow
+from node.gateway.usage import Cost
+from routing.errors import PanalError
+
+AT_ONCE = MOST_CHOICES
+"""Answers of one request that are asked for at the same time: a request of many prompts must not fill the
+queue that others wait in."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One answer that is wanted.
+
+    Attributes:
+        index: among the choices; prompt: number of its prompt.
+    """
+
+    index: int
+    prompt: int
+    ask: Ask
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What has come of one answer.
+
+    Attributes:
+        report: what it took so far.
+        finish: why it ended; None: more comes.
+        cost: with the last.
+    """
+
+    index: int
+    piece: Piece[Logprob | None]
+    report: AnswerReport
+    finish: str | None = None
+    cost: Cost | None = None
+
+
+Tell = Callable[[Spoken], Awaitable[None]]
+
+
+class Answers:
+    """Asks a speaker for all parts of a request.
+
+    Args:
+        stops: strings that end an answer.
+        on_answer: told of each answer that has ended, however it did.
+    """
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        parts: Sequence[Part],
+        stops: Sequence[str],
+        on_answer: Callable[[Answered], None],
+    ) -> None:
+        self._speaker = speaker
+        self._parts = parts
+        self._stops = stops
+        self._on_answer = on_answer
+
+    async def run(self, tell: Tell) -> list[Cost]:
+        """Answer; what each has cost, in the order of the parts.
+
+        Args:
+            tell: gets what has come, of all answers in turn.
+
+        Raises:
+            Refusal: one of them failed, perhaps in a group; the others are given up.
+        """
+        costs: dict[int, Cost] = {}
+        room = trio.CapacityLimiter(AT_ONCE)
+
+        async def speak(part: Part) -> None:
+            async with room:
+                costs[part.index] = await self._speak(part, tell)
+
+        if len(self._parts) == 1:
+            return [await self._speak(self._parts[0], tell)]
+        async with trio.open_nursery() as nursery:
+            for part in self._parts:
+                nursery.start_soon(speak, part)
+        return [costs[part.index] for part in self._parts]
+
+    async def _speak(self, part: Part, tell: Tell) -> Cost:
+        flow: TextFlow[Logprob | None] = TextFlow(self._stops)
+        report: AnswerReport | None = None
+        read = 0
+        last: Piece[Logprob | None] | None = None
+        try:
+            async with self._speaker.ask(part.ask) as answering:
+                try:
+                    async for chosen in answering:
+                        read += 1
+                        piece = flow.feed(self._speaker.tokenizer.piece(chosen.token), chosen.logprob)
+                        if flow.is_stopped:
+                            last = piece
+                            break
+                        if piece:
+                            await tell(Spoken(part.index, piece, answering.report))
+                finally:
+                    report = answering.report
+            report = answering.report
+        except PanalError as error:
+            self._note(report, "failed", str(error))
+            raise refusal_for(error) from error
+        except trio.Cancelled:
+            self._note(report, "left")
+            raise
+        finish = "stop" if flow.is_stopped or report.stopped == "end" else "length"
+        cost = Cost(part.prompt, read, report)
+        self._note(report, finish)
+        await tell(Spoken(part.index, last or flow.finish(), report, finish, cost))
+        return cost
+
+    def _note(self, report: AnswerReport | None, finish: str, error: str = "") -> None:
+        if report is not None:
+            speaker = self._speaker
+            self._on_answer(Answered(report, speaker.name, speaker.model_id, time.time(), finish, error))

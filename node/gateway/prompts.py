@@ -1,0 +1,150 @@
+"""From texts to tokens that fit: what is wanted becomes what is asked of the decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from node.decode.continuous.ask import Ask
+from node.gateway.answering import Part
+from node.gateway.errors import too_long
+from node.gateway.requests import ChatWanted, CompletionWanted, Shape, Wanted
+from node.gateway.speaker import Speaker
+from node.http.refusals import Refusal
+from routing.errors import LocalError
+
+LONG_TEXT = 8192
+"""Characters from which on reading a text takes milliseconds: not on the event loop."""
+
+
+async def completion_prompts(speaker: Speaker, wanted: CompletionWanted) -> list[list[int]]:
+    """The tokens of each prompt. The client wrote all of a text, so it may name control tokens in it.
+
+    Raises:
+        Refusal: a token that the model does not have, or none at all.
+    """
+    found = []
+    for i, prompt in enumerate(wanted.prompts):
+        if isinstance(prompt, str):
+            tokens = await _encode(speaker, prompt)
+        else:
+            tokens = list(prompt)
+            wrong = next((token for token in tokens if not 0 <= token < speaker.n_vocab), None)
+            if wrong is not None:
+                raise Refusal(
+                    400,
+                    f"prompt: {wrong} is no token; this model has 0 to {speaker.n_vocab - 1}",
+                    param="prompt",
+                    code="invalid_value",
+                )
+        if not tokens:
+            where = "prompt" if len(wanted.prompts) == 1 else f"prompt[{i}]"
+            raise Refusal(
+                400,
+                f"{where} is empty, and this model needs at least one token: give it some text",
+                param=where,
+                code="invalid_value",
+            )
+        found.append(tokens)
+    return found
+
+
+async def chat_prompt(speaker: Speaker, wanted: ChatWanted) -> list[int]:
+    """The tokens of a chat.
+
+    Raises:
+        Refusal: the model has no template, or it fails.
+    """
+    chat = speaker.chat
+    if chat is None:
+        raise Refusal(
+            400,
+            f"{speaker.name} comes without a chat template, so it cannot chat: use /v1/completions",
+            param="messages",
+            code="no_chat_template",
+        )
+    tools = wanted.tools.tools if wanted.tools.choice != "none" else None
+    if tools and not chat.has_tools:
+        raise Refusal(
+            400,
+            f"the chat template of {speaker.name} knows no tools: leave them out",
+            param="tools",
+            code="no_tools",
+        )
+    try:
+        return await chat.tokens(wanted.messages, tools=tools, extra=wanted.extra)
+    except LocalError as error:
+        raise Refusal(400, str(error), param="messages", code="chat_template") from error
+
+
+async def grammar_of(speaker: Speaker, shape: Shape) -> str:
+    """The grammar that holds an answer to its shape; "" for none.
+
+    Raises:
+        Refusal: it is no grammar, or no schema that can be made one.
+    """
+
+    def make() -> str:
+        grammars = speaker.grammars
+        if shape.kind == "json_object":
+            return grammars.json_object()
+        if shape.kind == "json_schema":
+            return grammars.of_schema(shape.schema)
+        grammars.check(shape.grammar)
+        return shape.grammar
+
+    if shape.kind == "text":
+        return ""
+    try:
+        return await trio.to_thread.run_sync(make, abandon_on_cancel=True)
+    except LocalError as error:
+        param = "grammar" if shape.kind == "grammar" else "response_format"
+        raise Refusal(400, f"{param}: {error}", param=param, code="invalid_grammar") from error
+
+
+def parts_of(
+    speaker: Speaker,
+    wanted: Wanted,
+    prompts: Sequence[Sequence[int]],
+    *,
+    grammar: str,
+    user: str,
+    draw: Callable[[], int],
+) -> list[Part]:
+    """One part for each answer to each prompt.
+
+    Args:
+        draw: a random seed.
+
+    Raises:
+        Refusal: a prompt does not fit the context.
+    """
+    param = "messages" if isinstance(wanted, ChatWanted) else "prompt"
+    parts: list[Part] = []
+    for number, tokens in enumerate(prompts):
+        if len(tokens) > speaker.n_ctx:
+            raise too_long(len(tokens), speaker.n_ctx, param)
+        # The last token that is chosen is not computed, so it needs no room.
+        room = speaker.n_ctx - len(tokens) + 1
+        drawn = draw()
+        for i in range(wanted.n):
+            seed = wanted.seed_of(i, drawn)
+            ask = Ask(
+                tuple(tokens),
+                room if wanted.limit is None else min(wanted.limit, room),
+                wanted.sampling(seed, grammar=grammar, n_ctx=speaker.n_ctx),
+                user,
+                wanted.top_logprobs,
+            )
+            parts.append(Part(len(parts), number, ask))
+    return parts
+
+
+async def _encode(speaker: Speaker, text: str) -> list[int]:
+    def encode() -> list[int]:
+        return speaker.tokenizer.encode(text, special=True)
+
+    if len(text) < LONG_TEXT:
+        return encode()
+    return await trio.to_thread.run_sync(encode, abandon_on_cancel=True)

@@ -1,0 +1,283 @@
+"""What the owner of a node may have to do something about, in words. Pure.
+
+A concern is found anew each time; since when it has been so is remembered by what it is about, not by its
+words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from node.status.facts import Model, Node, Runs, Warning, WarningCode
+from routing.advert_rows import Clone
+from routing.wire.advert import CLOCK_SKEW
+from routing.wire.text import sanitise
+
+ALONE_SECONDS = 15.0
+"""Without any connection for so long after the start, or since the last one."""
+
+UNREACHABLE_SECONDS = 60.0
+"""A node that has just begun is still finding out."""
+
+LEAST_FREE_BYTES = 1 << 30
+"""Free on the store's disk: less than a slice of any model worth serving."""
+
+MEMBER_DAYS = 14.0
+"""Before a membership ends."""
+
+MAX_OF_A_KIND = 8
+"""Warnings about different peers, models or keys; the rest is counted."""
+
+MAX_RUNS_NAMED = 6
+"""Runs of missing cells that a line names."""
+
+LINE_BYTES = 400
+
+_RANK = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the warnings are made of, besides the facts themselves.
+
+    Attributes:
+        now: unix time.
+        alone_since: since when no peer is connected; None while one is.
+        clones: keys in use on two machines.
+        clock_offsets: peer's clock minus ours, by peer.
+        failures: peers of the config that are wanted and do not answer, by label, with the reason.
+        free_bytes: on the store's disk; None if unknown. store: where that is.
+        member_until: when the membership in a private swarm ends; None in an open one.
+        listens_to_others: it is not bound to loopback.
+    """
+
+    now: float
+    alone_since: float | None = None
+    clones: Sequence[Clone] = ()
+    clock_offsets: Mapping[str, float] = field(default_factory=dict)
+    failures: Mapping[str, str] = field(default_factory=dict)
+    free_bytes: int | None = None
+    store: str = ""
+    member_until: float | None = None
+    listens_to_others: bool = True
+
+
+@dataclass(frozen=True)
+class _Concern:
+    about: str
+    code: WarningCode
+    level: str
+    what: str
+    advice: str
+
+
+class Concerns:
+    """Remembers since when."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, str], float] = {}
+
+    def told(self, node: Node, models: Sequence[Model], observed: Observed) -> list[Warning]:
+        """All of them, the gravest first, then those that began last."""
+        found = [
+            *_clones(observed),
+            *_clocks(observed),
+            *_disk(observed),
+            *_membership(observed),
+            *_missing(models),
+            *_network(node, observed),
+            *_relay(node),
+            *_failures(observed),
+            *_paused(node),
+        ]
+        self._since = {
+            (each.code, each.about): self._since.get((each.code, each.about), observed.now) for each in found
+        }
+        warnings = [
+            Warning(
+                code=each.code,
+                level=each.level,  # type: ignore[arg-type]
+                what=sanitise(each.what, LINE_BYTES),
+                advice=sanitise(each.advice, LINE_BYTES),
+                since=round(self._since[each.code, each.about], 1),
+            )
+            for each in found
+        ]
+        return sorted(warnings, key=lambda each: (_RANK[each.level], -each.since))
+
+
+def _clones(observed: Observed) -> Iterable[_Concern]:
+    for clone in observed.clones[:MAX_OF_A_KIND]:
+        first, second = clone.addresses
+        if clone.own:
+            what = f"this node's own identity is in use elsewhere, at {second} (here: {first})"
+            advice = (
+                "its key file was copied: move it away on one of the two machines and start that one again"
+            )
+        else:
+            what = f"identity {clone.peer_id} is in use on two machines, at {first} and at {second}"
+            advice = "one of the two needs a key of its own; their owners have to see to it"
+        yield _Concern(
+            f"{clone.peer_id} {second}", "clone", "error" if clone.own else "warning", what, advice
+        )
+
+
+def _clocks(observed: Observed) -> Iterable[_Concern]:
+    wrong = {peer: each for peer, each in observed.clock_offsets.items() if abs(each) > CLOCK_SKEW}
+    ours = len(wrong) >= 2 and 2 * len(wrong) > len(observed.clock_offsets)
+    if ours:
+        mean = sum(wrong.values()) / len(wrong)
+        side = "behind" if mean > 0 else "ahead"
+        yield _Concern(
+            "own",
+            "clock",
+            "error",
+            f"this node's clock is probably wrong: it is {abs(mean):.0f} s {side} of {len(wrong)} of "
+            f"{len(observed.clock_offsets)} peers",
+            f"set it by NTP; adverts of clocks more than {CLOCK_SKEW} s apart are refused",
+        )
+        return
+    for peer, offset in sorted(wrong.items())[:MAX_OF_A_KIND]:
+        side = "ahead of" if offset > 0 else "behind"
+        yield _Concern(
+            peer,
+            "clock",
+            "warning",
+            f"the clock of {peer} is {abs(offset):.0f} s {side} this node's: the two cannot use each other's "
+            "adverts",
+            "set both clocks by NTP",
+        )
+
+
+def _disk(observed: Observed) -> Iterable[_Concern]:
+    free = observed.free_bytes
+    if free is not None and free < LEAST_FREE_BYTES:
+        yield _Concern(
+            "store",
+            "disk-full",
+            "error" if free < LEAST_FREE_BYTES // 16 else "warning",
+            f"{free / 1e6:,.0f} MB are free where the store is ({observed.store})",
+            "make room (panal slice ls shows what lies there), or name another store in the config",
+        )
+
+
+def _membership(observed: Observed) -> Iterable[_Concern]:
+    if observed.member_until is None:
+        return
+    days = (observed.member_until - observed.now) / 86400
+    if days < MEMBER_DAYS:
+        over = days <= 0
+        yield _Concern(
+            "member",
+            "membership",
+            "error" if over else "warning",
+            "this node's membership in the swarm has ended" if over else
+            f"this node's membership in the swarm ends in {max(days, 0.0):.0f} days",
+            "ask the keeper of the swarm's key for an invitation, and panal swarm join it",
+        )  # fmt: skip
+
+
+def _missing(models: Sequence[Model]) -> Iterable[_Concern]:
+    for model in models[:MAX_OF_A_KIND]:
+        if "backbone" not in model.here or not model.missing_cells:
+            continue
+        yield _Concern(
+            model.id,
+            "missing-cells",
+            "error",
+            f"{model.name or model.short_id}: {model.missing_cells:,} cells are served by nobody: "
+            f"{runs_in_words(model.missing)}",
+            "start a node that serves them (panal init --serve), or compute them here (home_memory in the "
+            "config)",
+        )
+
+
+def _network(node: Node, observed: Observed) -> Iterable[_Concern]:
+    if not observed.listens_to_others:
+        return
+    if node.reach.udp is False:
+        yield _Concern(
+            "udp",
+            "udp-blocked",
+            "warning",
+            "UDP does not get out of this network: peers are reached over TCP and relays, more slowly",
+            "let UDP out in the firewall; panal netcheck tells more",
+        )
+    alone = observed.alone_since
+    if alone is not None and observed.now - alone > ALONE_SECONDS:
+        yield _Concern(
+            "alone",
+            "alone",
+            "warning",
+            "no peer is connected",
+            "name a peer of the swarm in the config, or start another node on this network; panal netcheck "
+            "tells more",
+        )
+    elif (
+        node.reach.verdict == "private"
+        and not node.relay.using
+        and node.serves
+        and node.uptime_seconds > UNREACHABLE_SECONDS
+    ):
+        yield _Concern(
+            "reach",
+            "unreachable",
+            "warning",
+            f"nobody outside this network can reach this node: {node.reach.reason}, and it has no relay",
+            "forward its UDP port in the router, or let it use relays ([relay] use = true)",
+        )
+
+
+def _relay(node: Node) -> Iterable[_Concern]:
+    relay = node.relay.serving
+    if relay is None:
+        return
+    full = []
+    if relay.reservations >= relay.max_reservations:
+        full.append(f"all {relay.max_reservations} reservations")
+    if relay.circuits >= relay.max_circuits:
+        full.append(f"all {relay.max_circuits} circuits")
+    if full:
+        yield _Concern(
+            "relay",
+            "relay-full",
+            "warning",
+            f"this relay is full: {' and '.join(full)} are taken, others are turned away",
+            "raise reservations and circuits in [relay], or have another public node relay too",
+        )
+
+
+def _failures(observed: Observed) -> Iterable[_Concern]:
+    failing = sorted(observed.failures.items())
+    for label, reason in failing[:MAX_OF_A_KIND]:
+        text = reason if label in reason else f"{label}: {reason}"
+        yield _Concern(label, "peer", "warning", text, "is it on, and is its address right?")
+    if len(failing) > MAX_OF_A_KIND:
+        more = len(failing) - MAX_OF_A_KIND
+        what = f"{more} more peers do not answer"
+        yield _Concern("more", "peer", "warning", what, "panal peers names them")
+
+
+def _paused(node: Node) -> Iterable[_Concern]:
+    if node.pause is not None:
+        what = f"this node serves nothing now: {node.pause.text}"
+        by_hand = "panal resume, or the button on the page, ends it"
+        yield _Concern(
+            "paused", "paused", "info", what, by_hand if node.pause.by_hand else "it ends by itself"
+        )
+
+
+def runs_in_words(runs: Runs) -> str:
+    """Cells for people: "layers 0-3: experts 4-7; layer 5: experts 0, 2"."""
+
+    def span(first: int, last: int) -> str:
+        return str(first) if first == last else f"{first}-{last}"
+
+    parts = [
+        f"layer{'' if first == last else 's'} {span(first, last)}: "
+        f"experts {', '.join(span(*run) for run in experts[:MAX_RUNS_NAMED])}"
+        + (", ..." if len(experts) > MAX_RUNS_NAMED else "")
+        for first, last, experts in runs[:MAX_RUNS_NAMED]
+    ]
+    return "; ".join(parts) + ("; ..." if len(runs) > MAX_RUNS_NAMED else "")

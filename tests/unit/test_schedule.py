@@ -1,0 +1,106 @@
+"""Whose turn it is: reading or writing, users, those who wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.decode.continuous.admission import LEAST_RETRY, MOST_RETRY, UNKNOWN_RETRY, WaitingRoom
+from node.decode.continuous.rate import WINDOW, Rate
+from node.decode.continuous.schedule import MOST_USERS, RoundRobin, Turns, split_evenly
+
+
+def test_reading_and_writing_take_turns_by_time() -> None:
+    turns = Turns(0.5)
+    assert turns.reads(True, True)
+    turns.spent(3.0, reading=True)
+    for _ in range(3):  # passes of a second each
+        assert not turns.reads(True, True)
+        turns.spent(1.0, reading=False)
+    assert turns.reads(True, True)
+
+
+def test_who_is_alone_owes_nothing() -> None:
+    turns = Turns(0.5)
+    for _ in range(10):
+        assert turns.reads(True, False)
+        turns.spent(5.0, reading=True)
+    assert not turns.reads(False, True)
+    turns.spent(100.0, reading=False)
+    assert not turns.reads(False, True) and not turns.reads(False, False)
+    assert turns.reads(True, True)
+
+
+def test_prompts_first() -> None:
+    turns = Turns(1.0)
+    for _ in range(5):
+        assert turns.reads(True, True)
+        turns.spent(1.0, reading=True)
+
+
+def test_users_in_turn() -> None:
+    turns = RoundRobin()
+    taken = []
+    for _ in range(6):
+        taken.append(turns.next(["b", "a", "c"]))
+        turns.took(taken[-1])
+    assert taken == ["b", "a", "c", "b", "a", "c"]
+    assert turns.next(["c", "b"]) == "b" and turns.next(["c", "new"]) == "new"
+    assert turns.next(["a", "b"], {"a": 1, "b": 2}.__getitem__) == "a"
+
+
+def test_users_are_forgotten() -> None:
+    turns = RoundRobin()
+    for number in range(2 * MOST_USERS):
+        turns.took(str(number))
+    assert len(turns._last) == MOST_USERS and turns.next(["0", str(MOST_USERS)]) == "0"
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "size"), [(0, 7, 0), (1, 7, 1), (7, 7, 7), (8, 7, 4), (9, 7, 5), (15, 7, 5)]
+)
+def test_passes_of_about_the_same_size(count: int, most: int, size: int) -> None:
+    assert split_evenly(count, most) == size
+
+
+def test_one_user_does_not_keep_others_waiting() -> None:
+    room: WaitingRoom[int] = WaitingRoom(10)
+    for number in range(4):
+        room.add("greedy", number)
+    room.add("modest", 10)
+    taken: list[tuple[str, int]] = []
+    while (following := room.peek(user for user, _ in taken)) is not None:
+        assert room.take(following[0]) == following[1]
+        taken.append(following)
+    assert taken == [("greedy", 0), ("modest", 10), ("greedy", 1), ("greedy", 2), ("greedy", 3)]
+
+
+def test_the_queue_has_an_end() -> None:
+    room: WaitingRoom[str] = WaitingRoom(2)
+    assert not room.is_full(free=1)
+    for item in ("x", "y", "z"):
+        room.add("a", item)
+    assert room.is_full(free=1) and not room.is_full(free=2)
+    assert room.remove("a", "y") and not room.remove("a", "y") and not room.remove("b", "x")
+    assert not room.is_full(free=1) and len(room) == 2
+    assert room.drain() == ["x", "z"] and room.peek([]) is None
+
+
+def test_when_to_come_back() -> None:
+    room: WaitingRoom[str] = WaitingRoom(0)
+    assert room.is_full(free=0) and room.retry_after(8) == UNKNOWN_RETRY
+    for seconds in (10.0, 30.0):
+        room.answered(seconds)
+    assert room.retry_after(4) == 5.0
+    room.answered(0.0)
+    assert room.retry_after(1000) == LEAST_RETRY
+    room.answered(1e6)
+    assert room.retry_after(1) == MOST_RETRY
+
+
+def test_rate() -> None:
+    rate = Rate()
+    assert rate.per_second(5.0) == 0.0
+    for second in range(20):
+        rate.add(3, float(second))
+    assert rate.per_second(19.0) == pytest.approx(3.0, rel=0.15)
+    assert rate.per_second(19.0 + 2 * WINDOW) == 0.0
