@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from node.cli.arguments import MAX_TOKENS, Subparsers, add_command, add_json, integer
 
 if TYPE_CHECKING:
+    from node.app.running import Running
     from node.decode.answer import Answer
 
 SERVERS = 3
@@ -29,7 +31,8 @@ def add_arguments(subparsers: Subparsers) -> None:
         subparsers,
         "demo",
         run,
-        "run a local swarm on the model that ships with panal: one backbone, three expert servers",
+        "run a local swarm on the model that ships with panal: one backbone with its page and API, three "
+        "expert servers",
     )
     parser.add_argument("-p", "--prompt", metavar="TEXT", help="another prompt than the demo's own")
     parser.add_argument(
@@ -43,7 +46,7 @@ def add_arguments(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave the swarm running afterwards and say how to use it, until Ctrl-C",
+        help="leave the swarm running afterwards until Ctrl-C, as it does on a terminal",
     )
     add_json(parser)
 
@@ -59,6 +62,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_in(folder: Path, args: argparse.Namespace) -> None:
+    import trio
+
+    from node.app.running import run_node
     from node.cli.table import format_table
     from node.config import load_config, render_config
     from node.decode.answer import summary_rows
@@ -92,6 +98,7 @@ def _run_in(folder: Path, args: argparse.Namespace) -> None:
                 name="demo backbone",
                 store=str(store),
                 threads=THREADS,
+                listen="/ip4/127.0.0.1/udp/0/quic-v1",
                 peers=[str(address) for address in swarm.addresses],
                 model=str(DEMO_MODEL),
                 context=CONTEXT,
@@ -100,38 +107,81 @@ def _run_in(folder: Path, args: argparse.Namespace) -> None:
         )
         config = load_config(config_path)
         prompt = args.prompt if args.prompt is not None else PROMPT
-        if not args.json:
-            print(f"\n{prompt}", end="", flush=True)
-        answer: Answer = run_interruptible(lambda: _generate(config, prompt, args))
-        if args.json:
-            print(json.dumps(answer.as_dict() | {"servers": SERVERS}), flush=True)
-        else:
-            print(f"\n\n{format_table(('', ''), summary_rows(answer))}", flush=True)
-        if args.keep:
-            _keep(config_path)
+        stays = args.keep or (sys.stdout.isatty() and not args.json)
+
+        async def on_ready(running: Running) -> None:
+            say(f"backbone  process {os.getpid()}, the trunk; the experts are on the three servers")
+            say(f"page      {running.url}\nAPI       {running.url}/v1, model {running.model}")
+            if not args.json:
+                print(f"\n{prompt}", end="", flush=True)
+            answer = await _answer(running, prompt, args)
+            if args.json:
+                print(json.dumps(answer.as_dict() | {"servers": SERVERS, "url": running.url}), flush=True)
+            else:
+                print(f"\n\n{format_table(('', ''), summary_rows(answer))}", flush=True)
+            if stays:
+                _say_how_to_go_on(config_path, running.url)
+                await trio.sleep_forever()
+
+        try:
+            run_interruptible(lambda: run_node(config, on_ready=on_ready))
+        except KeyboardInterrupt:
+            if not stays:
+                raise
 
 
-async def _generate(config: object, prompt: str, args: argparse.Namespace) -> Answer:
-    from node.cli.generate import generate
-    from node.config import NodeConfig
+async def _answer(running: Running, prompt: str, args: argparse.Namespace) -> Answer:
+    """One greedy answer from the node's own decoder, as its API gives it, printed as it comes."""
+    from node.decode.answer import Answer
+    from node.decode.continuous.ask import Ask
     from node.engine.sampler import SamplingSettings
+    from node.engine.tokenizer import TextStream, Tokenizer
 
-    assert isinstance(config, NodeConfig)
-    return await generate(config, prompt, args.tokens, SamplingSettings(), quiet=args.json)
+    answering = running.answering
+    await answering.ready()
+    live, decoder = answering.live, answering.decoder
+    assert live is not None and decoder is not None
+    lacking = live.lacking()
+    if lacking is not None:
+        raise lacking
+    tokenizer = Tokenizer(live.backbone.model)
+    stream, texts, tokens = TextStream(tokenizer), list[str](), list[int]()
+
+    def show(text: str) -> None:
+        texts.append(text)
+        if not args.json:
+            print(text, end="", flush=True)
+
+    ask = Ask(tuple(tokenizer.encode(prompt)), args.tokens, SamplingSettings())
+    async with decoder.ask(ask) as given:
+        async for chosen in given:
+            tokens.append(chosen.token)
+            show(stream.feed([chosen.token]))
+    show(stream.finish())
+    report = given.report
+    return Answer(
+        text="".join(texts),
+        model_id=answering.model_id,
+        prompt_tokens=report.prompt_tokens,
+        tokens=tokens,
+        prompt_seconds=report.prompt_seconds,
+        seconds=report.seconds,
+        stopped=report.stopped,
+        trips=report.trips,
+        routes=live.routes(),
+        wire=live.port.settings.codec.name.lower(),
+        home=live.home_report(),
+    )
 
 
-def _keep(config: Path) -> None:
-    import trio
-
-    from node.interrupt import run_interruptible
-
+def _say_how_to_go_on(config: Path, url: str) -> None:
+    panal = shlex.quote(sys.argv[0])
     print(
-        f"\nThe servers go on until Ctrl-C. In another terminal:\n"
-        f"  {shlex.quote(sys.argv[0])} generate -c {shlex.quote(str(config))} -p 'class Node:' --stats",
+        f"\nThe swarm goes on until Ctrl-C. Its page: {url}\nIn another terminal:\n"
+        f"  {panal} chat -c {shlex.quote(str(config))}\n"
+        f"  {panal} peers -c {shlex.quote(str(config))}\n"
+        f"  curl {url}/v1/completions -H 'Content-Type: application/json' "
+        """-d '{"prompt": "class Node:", "max_tokens": 32}'""",
         file=sys.stderr,
         flush=True,
     )
-    try:
-        run_interruptible(trio.sleep_forever)
-    except KeyboardInterrupt:
-        pass

@@ -12,7 +12,7 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json
 from node.log_flood import FloodGuard
 
 if TYPE_CHECKING:
-    from node.serve.app import Serving
+    from node.app.running import Running
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
     import trio
 
+    from node.app.running import run_node
     from node.cli.events import event_printer
     from node.cli.progress import Progress
     from node.config import load_config
     from node.interrupt import run_interruptible
-    from node.serve.app import serve
     from node.swarm.watching import NOBODY
 
     handler = logging.StreamHandler(sys.stderr)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[handler])
     config = load_config(args.config)
 
-    async def on_ready(serving: Serving) -> None:
+    async def on_ready(serving: Running) -> None:
         _announce(serving, config.name, as_json=args.json or args.events)
         if args.until_eof:
             await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     with Progress() as progress:
         try:
             run_interruptible(
-                lambda: serve(config, on_ready=on_ready, progress=progress.report, watching=watching),
+                lambda: run_node(config, on_ready=on_ready, progress=progress.report, watching=watching),
                 progress.stop,
             )
         except KeyboardInterrupt:
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
+def _announce(serving: Running, name: str | None, *, as_json: bool) -> None:
     slices = [
         {
             "model_id": held.model_id,
@@ -90,6 +90,8 @@ def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
             "cells": serving.cells,
             "slices": slices,
             "relay": serving.relay,
+            "url": serving.url,
+            "model": serving.model,
         }
         print(json.dumps(said))
     else:
@@ -98,6 +100,8 @@ def _announce(serving: Serving, name: str | None, *, as_json: bool) -> None:
         print(f"cells    {serving.cells}\naddress  {serving.address}")
         for place in serving.relay:
             print(f"relay    {place}")
+        if serving.url:
+            print(f"page     {serving.url}")
         print("Put the address into [swarm] peers of other nodes. Ctrl-C ends this one.")
     sys.stdout.flush()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from node.decode.ledger import TripsReport
+from node.decode.continuous.decoder import Decoder
 from node.decode.live_backbone import LiveBackbone
 from node.model.store import Store
 from node.serve.server import ExpertServer
@@ -56,34 +56,6 @@ class Pauser(Protocol):
     def resume(self) -> PauseFacts: ...
 
 
-class DecodeStats(Protocol):
-    """node.decode.continuous.DecoderStats."""
-
-    slots: int
-    active: int
-    reading: int
-    waiting: int
-    queue: int
-    cached: int
-    answered: int
-    refused: int
-    left: int
-    failed: int
-    prompt_tokens: int
-    cached_tokens: int
-    tokens: int
-    tokens_per_second: float
-    trips: TripsReport
-
-
-class Deciding(Protocol):
-    """node.decode.continuous.Decoder."""
-
-    @property
-    def n_ctx(self) -> int: ...
-    def stats(self) -> DecodeStats: ...
-
-
 class Chosen(Protocol):
     """What a node chose to serve of a model (node.device.serving.ChosenFacts)."""
 
@@ -124,7 +96,7 @@ class Sources:
     server: ExpertServer | None = None
     givers: Sequence[Giver] = ()
     live: LiveBackbone | None = None
-    decoder: Deciding | None = None
+    decoder: Decoder | None = None
     has_backbone: bool = False
     model_id: str = ""
     why_not: Callable[[], str] = str

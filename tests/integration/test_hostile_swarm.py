@@ -232,7 +232,7 @@ def protocols_of(home: Home) -> tuple[bytes, list[str]]:
     )
     node = SwarmNode(place, Role(serves=True))
     try:
-        # those of the expert server are the role's (node.serve.app)
+        # those of the expert server are the role's (node.app.serving)
         own = {messages.PROTOCOL_ID, holdings.PROTOCOL_ID, cells.PROTOCOL_ID}
         served = {*node.endpoint.protocols(), *own}
         return node.membership.swarm.id, sorted(served)

@@ -1,0 +1,112 @@
+"""The part of a node that answers people: the backbone, its decoder, and what /v1 says meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from node.config import NodeConfig
+from node.decode.configured import configured_backbone
+from node.decode.continuous.decoder import Decoder
+from node.decode.continuous.opening import DecoderSettings
+from node.decode.live_backbone import LiveBackbone
+from node.decode.not_covered import NotCovered
+from node.gateway.backbone_speaker import BackboneSpeaker
+from node.gateway.speaker import NotReady, Speaker
+from node.swarm.node import SwarmNode
+
+log = logging.getLogger("panal.answers")
+
+OWN_CONTEXT = 64
+"""Tokens of the cache that the backbone has to itself: the decoder makes its own, of the size that the config
+wants, and only looks at a model through this one."""
+
+
+class AnsweringPart:
+    """A node's backbone.
+
+    Attributes:
+        live, decoder: None while the model is being opened.
+        model: what the API calls it; model_id: "" while it is being opened.
+    """
+
+    def __init__(self, config: NodeConfig, on_ready: Callable[[], None] = lambda: None) -> None:
+        self._config = config
+        self._on_ready = on_ready
+        self._why = "opening the model"
+        self._speaker: Speaker | None = None
+        self._covered = trio.Event()
+        self.live: LiveBackbone | None = None
+        self.decoder: Decoder | None = None
+        self.model = "" if config.backbone is None else model_name(config)
+        self.model_id = ""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the config has a backbone."""
+        return self._config.backbone is not None
+
+    def standing(self) -> Speaker | NotReady:
+        """Who answers now, or why nobody does."""
+        if self._speaker is None or self.live is None:
+            return NotReady(self.model, self._why if self.is_wanted else "")
+        lacking = self.live.lacking()
+        if lacking is not None:
+            return NotReady(self.model, str(lacking), missing=True)
+        return self._speaker
+
+    async def ready(self) -> None:
+        """Wait until the model is open and every expert was looked for once."""
+        await self._covered.wait()
+
+    def why_not(self) -> str:
+        """Why nobody answers now; "" if somebody does, and without a backbone."""
+        standing = self.standing()
+        return standing.why if isinstance(standing, NotReady) else ""
+
+    async def run(self, node: SwarmNode) -> None:
+        """Until cancelled.
+
+        Raises:
+            LocalError: the model cannot be opened, or there is too little memory for its caches.
+        """
+        wanted = self._config.require_backbone()
+        settings = DecoderSettings(
+            sessions=wanted.sessions,
+            queue=wanted.queue,
+            prefix_cache=wanted.prefix_cache,
+            context=wanted.context,
+        )
+        async with configured_backbone(
+            self._config, self._report, tell=log.info, context=OWN_CONTEXT, node=node
+        ) as live:
+            self.live, self.model_id = live, live.backbone.stored.model_id
+            self.decoder = decoder = Decoder(live, settings)
+            chat = None  # TODO lead: CHAT
+            async with trio.open_nursery() as nursery:
+                self._why = "making room for answers"
+                await nursery.start(decoder.run)
+                self._speaker = BackboneSpeaker(live.backbone, decoder, self.model, chat=chat)
+                self._on_ready()
+                await self._say_when_covered(live)
+
+    async def _say_when_covered(self, live: LiveBackbone) -> None:
+        """Tell the log once whether all experts are in reach; and then wait for the end."""
+        try:
+            await live.covered()
+            log.info("%s answers: every expert is in reach", self.model)
+        except NotCovered as error:
+            log.warning("%s", error)
+        self._covered.set()
+        await trio.sleep_forever()
+
+    def _report(self, what: str, done: int, total: int) -> None:
+        self._why = f"{what}, {100 * done // total} %" if total else what
+
+
+def model_name(config: NodeConfig) -> str:
+    """What the API calls the config's model: its file's name without the ending, or its id."""
+    model = config.require_backbone().model
+    return model.path.stem if model.path is not None else str(model)

@@ -1,0 +1,104 @@
+"""The part of a node that works for others: computes experts for them, and gives models away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from node.config import NodeConfig
+from node.engine import library as llama
+from node.engine.kernels import Kernels
+from node.importing import Progress
+from node.model.store import Store
+from node.serve.cell_server import CellServer
+from node.serve.cells import Cells
+from node.serve.opening import open_cells
+from node.serve.server import ExpertServer
+from node.swarm.announcing import Offered
+from routing.quic.endpoint import Handler
+from routing.wire import cells as cells_wire
+from routing.wire import holdings, messages
+
+
+class ServingPart:
+    """What a node does for others. Its handlers stand before there is anything behind them: the node's port
+    is bound, and a port in use told of, before models are opened.
+
+    Attributes:
+        server: None until it is open, and where nothing is served.
+        cells: what is served.
+        sharing: what is given away of models; there from the beginning.
+    """
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self.server: ExpertServer | None = None
+        self.sharing: CellServer | None = None
+        self.cells = Cells()
+        self._ends = ExitStack()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the config serves anything."""
+        return bool(self._config.serve)
+
+    @property
+    def givers(self) -> Sequence[CellServer]:
+        """Who sends weights."""
+        return () if self.sharing is None else (self.sharing,)
+
+    def handlers(self) -> dict[str, Handler]:
+        """By protocol id; none are called before the node runs."""
+        handlers: dict[str, Handler] = {}
+        if self.is_wanted:
+            handlers[messages.PROTOCOL_ID] = lambda stream: self._experts().serve_experts(stream)
+            handlers[holdings.PROTOCOL_ID] = lambda stream: self._experts().serve_slices(stream)
+        if self.is_wanted and self._config.swarm.share_cells:
+            handlers[cells_wire.PROTOCOL_ID] = lambda stream: self._sharing().serve(stream)
+        return handlers
+
+    def offered(self) -> Offered:
+        """What the advert says."""
+        if self.server is None:
+            return Offered(name=self._config.name or "")
+        told = self.server.holdings
+        return Offered(
+            name=told.name,
+            slices=told.slices,
+            codecs=told.codecs,
+            combines=told.combines,
+            max_rows=told.max_rows,
+            load=self.server.load(),
+            versions=told.versions,
+        )
+
+    def open(self, progress: Progress | None) -> None:
+        """Map what the config serves and start its servers. Blocks, perhaps for minutes.
+
+        Raises:
+            LocalError: a model cannot be served.
+        """
+        if not self.is_wanted:
+            return
+        config, library = self._config, llama.load(self._config.engine.library)
+        with ExitStack() as ends:
+            kernels = Kernels(library, threads=config.engine.threads)
+            ends.callback(kernels.close)
+            held = ends.enter_context(open_cells(library, Store(config.store), config.serve, progress))
+            self.cells = held.cells
+            self.sharing = CellServer(held.cells, rate=config.swarm.share_rate)
+            self.server = ExpertServer(held.cells, kernels, name=config.name or "")
+            ends.callback(self.server.close)
+            self._ends = ends.pop_all()
+
+    def close(self) -> None:
+        """End the servers, then what they need."""
+        self._ends.close()
+
+    def _experts(self) -> ExpertServer:
+        assert self.server is not None
+        return self.server
+
+    def _sharing(self) -> CellServer:
+        assert self.sharing is not None
+        return self.sharing
