@@ -185,7 +185,6 @@ class TestConfigs:
 
 @pytest.mark.slow
 def test_a_table_that_is_needed_and_not_there(bench: Bench) -> None:
-    is_refused(panal("run", "-c", bench.asking(bench.demo)), "ask.toml", "[[serve]]")
     is_refused(panal("generate", "-c", bench.serving(bench.demo), "-p", "x"), "serve.toml", "[backbone]")
 
 

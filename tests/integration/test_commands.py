@@ -14,9 +14,11 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
+from node.cli.demo import PROMPT
 from node.ranges import Ranges
 from routing.identity import Identity
 from tests.zoo.make_zoo import make
@@ -60,7 +62,8 @@ def test_demo_prints_text_and_a_table() -> None:
     assert done.stderr == ""
     for row in ("layers", "trips", "tokens/s", "bytes per token and layer"):
         assert re.search(rf"^{re.escape(row)} +[0-9]", done.stdout, re.MULTILINE), row
-    assert done.stdout.count("experts ") == 3  # one line a server
+    assert len(re.findall(r"^server \d", done.stdout, re.MULTILINE)) == 3
+    assert re.search(r"^page +http://127.0.0.1:\d+$", done.stdout, re.MULTILINE)
     report = json.loads(panal("demo", "-n", "24", "--json").stdout)
     assert report["text"].strip() and report["text"].strip() in done.stdout
     # 24 tokens: the prompt's pass gives the first, each further pass one and the guesses that were right;
@@ -68,6 +71,33 @@ def test_demo_prints_text_and_a_table() -> None:
     assert report["panal"]["passes"] + report["panal"]["accepted"] == 24
     assert report["panal"]["trips"] == report["panal"]["passes"] * 4
     assert len(report["tokens"]) == 24
+
+
+def test_demo_has_its_page_and_its_api_up() -> None:
+    command = [sys.executable, "-m", "node.cli.main", "demo", "-n", "8", "--keep", "--json"]
+    demo = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert demo.stdout is not None
+        report = json.loads(demo.stdout.readline())
+        with urlopen(report["url"], timeout=10) as page:
+            assert page.status == 200 and "<title>panal</title>" in page.read().decode()
+        for _ in range(50):  # the page's facts are a second old at most
+            with urlopen(f"{report['url']}/api/status", timeout=10) as answer:
+                connected = sum(peer["connected"] for peer in json.load(answer)["peers"])
+            if connected == 3:
+                break
+            time.sleep(0.1)
+        assert connected == 3
+        asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
+        request = Request(f"{report['url']}/v1/completions", json.dumps(asked).encode())
+        request.add_header("Content-Type", "application/json")
+        with urlopen(request, timeout=10) as answer:
+            assert json.load(answer)["choices"][0]["text"] == report["text"]
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(3) == 0
+    finally:
+        demo.kill()
+        demo.communicate()
 
 
 def test_slice_files_serve_without_the_model(tmp_path: Path, demo_model: Path) -> None:
