@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -125,15 +125,14 @@ class ApiNode:
             raise self._failure
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self) -> None:
+        """Cancel the node and wait for its end."""
         if self._token is not None and self._thread.is_alive():
             self._token.run_sync_soon(self._scope.cancel)
         self._thread.join(WAIT_SECONDS)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
         self._ends.close()
-
-
-def servers_of(node: ApiNode) -> Sequence[str]:
-    """Where its servers listen."""
-    return [str(address) for address in node.swarm.addresses]

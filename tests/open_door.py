@@ -83,16 +83,26 @@ class OpenDoor:
 
     def ask(self, head: str, body: bytes = b"", *, host: str | None = "localhost") -> Response:
         """One request on a connection of its own; `head` is its line and headers without the Host."""
-        with self.knock() as knocking:
-            knocking.send(request(head, body, host=host))
-            return knocking.response(no_body=head.startswith("HEAD"))
+        return ask((self.door.host, self.door.port), head, body, host=host)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Wait for something to become true."""
-        end = time.monotonic() + WAIT_SECONDS
-        while not condition():
-            assert time.monotonic() < end, "it did not become true"
-            time.sleep(0.01)
+        until(condition)
+
+
+def ask(place: tuple[str, int], head: str, body: bytes = b"", *, host: str | None = "localhost") -> Response:
+    """One request on a connection of its own; `head` is its line and headers without the Host."""
+    with Knocking(place) as knocking:
+        knocking.send(request(head, body, host=host))
+        return knocking.response(no_body=head.startswith("HEAD"))
+
+
+def until(condition: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not become true"
+        time.sleep(0.01)
 
 
 def request(head: str, body: bytes = b"", *, host: str | None = "localhost") -> bytes:

@@ -62,7 +62,7 @@ async def run_node(
     """
     folder = NodeFolder.of(config)
     with ExitStack() as ends:
-        ends.enter_context(NodeLock.take(folder, name=config.name or ""))
+        ends.enter_context(NodeLock.take(folder, name=config.name or "", config=config.path))
         # Ports first: one that is in use is told at once, not after minutes of opening models.
         http = HttpPart(config, folder)
         ends.callback(http.close)
@@ -78,10 +78,11 @@ async def run_node(
         async with trio.open_nursery() as nursery:
             await nursery.start(http.run)
             await trio.to_thread.run_sync(serving.open, progress)
-            effect.serve(serving.server, *serving.givers)
+            effect.serve(serving.server, serving.chosen, *serving.givers)
             http.opened(serving, answering)
             await nursery.start(pausing.run)
             await nursery.start(node.run)
+            nursery.start_soon(serving.choose, node)
             if answering.is_wanted:
                 nursery.start_soon(answering.run, node)
             await on_ready(

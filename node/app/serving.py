@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from node.config import NodeConfig
+from node.device.chosen_opening import open_chosen
+from node.device.chosen_serving import ChosenServing
+from node.device.folder import NodeFolder
 from node.engine import library as llama
 from node.engine.kernels import Kernels
 from node.importing import Progress
@@ -15,6 +18,7 @@ from node.serve.cells import Cells
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
 from node.swarm.announcing import Offered
+from node.swarm.node import SwarmNode
 from routing.quic.endpoint import Handler
 from routing.wire import cells as cells_wire
 from routing.wire import holdings, messages
@@ -28,12 +32,14 @@ class ServingPart:
         server: None until it is open, and where nothing is served.
         cells: what is served.
         sharing: what is given away of models; there from the beginning.
+        chosen: what of it the node chooses itself.
     """
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self.server: ExpertServer | None = None
         self.sharing: CellServer | None = None
+        self.chosen: ChosenServing | None = None
         self.cells = Cells()
         self._ends = ExitStack()
 
@@ -84,12 +90,27 @@ class ServingPart:
         with ExitStack() as ends:
             kernels = Kernels(library, threads=config.engine.threads)
             ends.callback(kernels.close)
-            held = ends.enter_context(open_cells(library, Store(config.store), config.serve, progress))
-            self.cells = held.cells
-            self.sharing = CellServer(held.cells, rate=config.swarm.share_rate)
-            self.server = ExpertServer(held.cells, kernels, name=config.name or "")
+            store = Store(config.store)
+            held = ends.enter_context(open_cells(library, store, config.serve, progress))
+            note = NodeFolder.of(config).serving
+            self.chosen = open_chosen(library, store, config.serve, held.cells, note, ends, progress)
+            self.cells = self.chosen.cells
+            self.sharing = CellServer(self.cells, rate=config.swarm.share_rate)
+            self.server = ExpertServer(self.cells, kernels, name=config.name or "")
             ends.callback(self.server.close)
             self._ends = ends.pop_all()
+
+    async def choose(self, node: SwarmNode) -> None:
+        """Keep choosing what to serve, as far as the config leaves that to the node; until cancelled."""
+
+        def swap(cells: Cells) -> None:
+            self._experts().swap(cells)
+            self._sharing().swap(cells)
+            self.cells = cells
+            node.offer_changed()
+
+        if self.chosen is not None:
+            await self.chosen.run(node, swap)
 
     def close(self) -> None:
         """End the servers, then what they need."""

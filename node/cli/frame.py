@@ -17,7 +17,23 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn, TextIO, cast
 
-from node.cli import bench, demo, generate, home, init, model, netcheck, run, slices, swarm, verify
+from node.cli import (
+    bench,
+    demo,
+    doctor,
+    generate,
+    home,
+    init,
+    model,
+    netcheck,
+    pause,
+    run,
+    service,
+    slices,
+    status,
+    swarm,
+    verify,
+)
 from node.sigint import EXIT_INTERRUPTED
 from routing.errors import LocalError, PanalError
 
@@ -25,7 +41,10 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head` leaves
 
-COMMANDS = (demo, verify, init, run, generate, netcheck, swarm, model, slices, home, bench)
+COMMANDS = (
+    demo, verify, init, run, generate, netcheck, status, pause, swarm, model, slices, home, bench, service,
+    doctor,
+)  # fmt: skip
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 

@@ -13,6 +13,9 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json
 if TYPE_CHECKING:
     from node.config import NodeConfig
 
+_SERVES: dict[str, Any] = {"paused": False, "reasons": [], "text": "", "until": None, "by_hand": False}
+"""What is told of a node that is not paused; the same of one that is."""
+
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 _LENGTH = re.compile(r"([0-9]{1,8}(?:\.[0-9]{1,3})?) ?([a-z]{1,3})", re.ASCII)
@@ -70,27 +73,30 @@ def _change(args: argparse.Namespace, path: str, body: dict[str, Any]) -> int:
     state: dict[str, Any] | None = None
     if running is not None:
         try:
-            state = running.post(path, body)
+            told = running.post(path, body)["pause"]
+            state = _SERVES if told is None else told
         except NodeSilent:
             pass  # it looks at the file as well
+    is_running = True
     if state is None:
-        state = _in_file(config, folder_is_used=holder(folder) is not None, body=body, path=path)
-    print(json.dumps(state) if args.json else _words(state))
+        state, is_running = _in_file(config, path, body), holder(folder) is not None
+    told = {name: state[name] for name in _SERVES} | {"running": is_running}
+    print(json.dumps(told) if args.json else _words(told))
     return 0
 
 
-def _in_file(config: NodeConfig, *, folder_is_used: bool, body: dict[str, Any], path: str) -> dict[str, Any]:
+def _in_file(config: NodeConfig, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Without a node that answers: what it reads within a second, or when it is started."""
     from node.device.folder import NodeFolder
     from node.device.pausing import Pausing
 
     pausing = Pausing(NodeFolder.of(config), config.device)
     state = pausing.resume() if path == "/api/resume" else pausing.pause(body["seconds"])
-    return state.as_dict() | {"running": folder_is_used}
+    return state.as_dict()
 
 
 def _words(state: dict[str, Any]) -> str:
-    is_running = state.get("running", True)
+    is_running = state["running"]
     who = "the node" if is_running else "no node runs here; the next one"
     if not state["paused"]:
         return f"{who} serves" if is_running else f"{who} will serve"

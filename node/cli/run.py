@@ -1,4 +1,4 @@
-"""`panal run`: be a node; serve the config's slices until interrupted."""
+"""`panal run`: be a node, as its config says, until interrupted."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
-from node.log_flood import FloodGuard
 
 if TYPE_CHECKING:
     from node.app.running import Running
+    from node.cli.run_screen import Screen
+    from node.swarm.watching import Watching
+    from relay.reachability import Reachability
+
+log = logging.getLogger("panal.run")
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -21,10 +25,14 @@ def add_arguments(subparsers: Subparsers) -> None:
         subparsers,
         "run",
         run,
-        "be a node: serve its slices, relay if the config says so, until interrupted",
-        epilog="Prints the address that others put into their [swarm] peers.",
+        "be a node: serve its slices, answer on its page and its API, relay if the config says so",
+        epilog=(
+            "Ends on Ctrl-C. Prints what it does, and the address that others put into their [swarm] peers.\n"
+            "Without -c it is this device's own node; where that has no config yet it serves nothing and\n"
+            "asks nothing, but is found, and can share and get models."
+        ),
     )
-    add_config(parser)
+    add_config(parser, required=False)
     add_json(parser)
     parser.add_argument(
         "--events",
@@ -32,34 +40,43 @@ def add_arguments(subparsers: Subparsers) -> None:
         help="print lines of JSON as things happen: listening, heard, refreshed, left, gone, connected, "
         "lost, route, reachability, clone",
     )
+    parser.add_argument(
+        "--log",
+        choices=("text", "json"),
+        help="how the log on stderr is written (default: text on a terminal, else json)",
+    )
     # For processes that are somebody's helpers (demo, verify): end when the one who started them is gone.
     parser.add_argument("--until-eof", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGINT or SIGTERM."""
+    """Be a node until SIGINT or SIGTERM."""
     import trio
 
     from node.app.running import run_node
     from node.cli.events import event_printer
     from node.cli.progress import Progress
-    from node.config import load_config
+    from node.cli.run_screen import listening_event, screen_text
+    from node.device import logs
+    from node.device.folder import NodeFolder
+    from node.device.which_config import load
     from node.interrupt import run_interruptible
-    from node.swarm.watching import NOBODY
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(FloodGuard())
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", handlers=[handler])
-    config = load_config(args.config)
+    logs.set_up(args.log)
+    config = load(args.config)
 
-    async def on_ready(serving: Running) -> None:
-        _announce(serving, config.name, as_json=args.json or args.events)
+    async def on_ready(running: Running) -> None:
+        logs.keep(NodeFolder.of(config).log)
+        progress.clear()
+        screen = _screen(running)
+        print(json.dumps(listening_event(screen)) if args.json or args.events else screen_text(screen))
+        sys.stdout.flush()
         if args.until_eof:
             await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         else:
             await trio.sleep_forever()
 
-    watching = event_printer() if args.events else NOBODY
+    watching = event_printer() if args.events else _reach_logger()
     with Progress() as progress:
         try:
             run_interruptible(
@@ -72,49 +89,42 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _announce(serving: Running, name: str | None, *, as_json: bool) -> None:
-    slices = [
-        {
-            "model_id": held.model_id,
-            "architecture": held.architecture,
-            "kind": held.kind,
-            "experts": held.experts,
-        }
-        for held in serving.slices
-    ]
-    if as_json:
-        said = {
-            "event": "listening",
-            "address": serving.address,
-            "name": name,
-            "cells": serving.cells,
-            "slices": slices,
-            "relay": serving.relay,
-            "url": serving.url,
-            "model": serving.model,
-        }
-        print(json.dumps(said))
-    else:
-        for held in serving.slices:
-            print(f"serving  {held.architecture} {held.model_id[:12]}: {_describe(held.experts)}")
-        print(f"cells    {serving.cells}\naddress  {serving.address}")
-        for place in serving.relay:
-            print(f"relay    {place}")
-        if serving.url:
-            print(f"page     {serving.url}")
-        print("Put the address into [swarm] peers of other nodes. Ctrl-C ends this one.")
-    sys.stdout.flush()
+def _screen(running: Running) -> Screen:
+    from importlib.metadata import version
+
+    from node.cli.run_screen import Screen
+    from node.device.which_config import is_bare
+
+    config, swarm = running.config, running.config.swarm.swarm
+    state = running.pausing.state
+    return Screen(
+        name=config.name or "",
+        peer_id=running.node.identity.peer_id,
+        address=running.address,
+        swarm=swarm.name,
+        private=swarm.is_private,
+        slices=running.slices,
+        cells=running.cells,
+        chooses=[f"{entry.memory} of {entry.model}" for entry in config.serve if entry.memory is not None],
+        relay=running.relay,
+        url=running.url,
+        model=running.model,
+        paused=state.text if state.paused else "",
+        config=None if is_bare(config) else config.path,
+        version=version("panal"),
+    )
 
 
-def _describe(runs: list[tuple[int, int, list[tuple[int, int]]]]) -> str:
-    """ "layers 0-3: experts 0-7; layer 4: experts 0-3, 8"."""
+def _reach_logger() -> Watching:
+    """Says in the log how others reach this node, each time that is known to be otherwise."""
+    from node.swarm.watching import Watching
 
-    def span(first: int, last: int) -> str:
-        return str(first) if first == last else f"{first}-{last}"
+    said = ""
 
-    parts = [
-        f"layer{'' if first == last else 's'} {span(first, last)}: "
-        f"experts {', '.join(span(*run) for run in experts)}"
-        for first, last, experts in runs
-    ]
-    return "; ".join(parts)
+    def reached(found: Reachability) -> None:
+        nonlocal said
+        if found.reach.value != said:
+            said = found.reach.value
+            log.info("how others reach this node: %s (%s)", said, found.reason)
+
+    return Watching(reached=reached)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -156,7 +157,10 @@ def _ask(config: NodeConfig) -> Any:
     """
     running = _find(config)
     if running is None:
-        raise LocalError(f"no node is running here: panal run -c {config.path} starts it")
+        from node.device.which_config import is_bare
+
+        named = "" if is_bare(config) else f" -c {shlex.quote(str(config.path))}"
+        raise LocalError(f"no node is running here: panal run{named} starts it")
     return running.get(STATUS_PATH)
 
 

@@ -80,22 +80,32 @@ class Confinement:
         ours, theirs = socket.socketpair()
         try:
             with self._lock:
-                process, control = self._ready()
+                is_new = self._origin is None
                 try:
-                    deadline = time.monotonic() + ORDER_SECONDS
-                    socket.send_fds(control, [ORDER.pack(FORK, 0)], [theirs.fileno()])
-                    (pid,) = ORDERED.unpack(read(control.fileno(), ORDERED.size, deadline))
+                    origin, pid = self._fork(theirs)
                 except (OSError, EOFError):
                     self._drop()
-                    raise self._failed("has ended") from None
+                    if is_new or self._closed:
+                        raise self._failed("has ended") from None
+                    origin, pid = self._fork(theirs)  # somebody ended the old one, such as a full memory
                 self.pids.add(pid)
+        except (OSError, EOFError):
+            ours.close()
+            raise self._failed("has ended") from None
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         ours.setblocking(False)
-        return Confined(self, process.pid, pid, ours)
+        return Confined(self, origin, pid, ours)
+
+    def _fork(self, channel: socket.socket) -> tuple[int, int]:
+        process, control = self._ready()
+        deadline = time.monotonic() + ORDER_SECONDS
+        socket.send_fds(control, [ORDER.pack(FORK, 0)], [channel.fileno()])
+        (pid,) = ORDERED.unpack(read(control.fileno(), ORDERED.size, deadline))
+        return process.pid, pid
 
     def end(self, origin: int, pid: int) -> int:
         """End a process and give the status it ended with, negative for a signal; 0 if that is not known."""

@@ -25,7 +25,7 @@ from itertools import count
 
 from node.decode.backbone import Backbone, SequenceLost
 from node.decode.continuous.places import Places
-from node.decode.continuous.schedule import RoundRobin, Turns, split_evenly
+from node.decode.continuous.schedule import RoundRobin, Turns, window
 from node.decode.guessed_pass import GuessedPass
 from node.decode.ledger import PassDone
 from node.decode.members import CacheFull, Choice, Made, Member, Part, Pass
@@ -72,7 +72,8 @@ class Batch:
         self._turns = Turns(reading_share)
         self._readers = RoundRobin()
         self._numbers = count()
-        self._next = 0  # index of the member whose turn is next
+        self._passes = 0  # of those who write, planned
+        self._next = 0  # index of the writer who is first in a pass over a shared cache
         self.places = Places(backbone, places or slots, keep=keep)
         self.members: list[Member] = []
 
@@ -154,7 +155,7 @@ class Batch:
         writers = [member for member in self.members if not member.is_reading]
         if not self._exact:
             return self._shared(readers, writers)
-        if self._turns.reads(bool(readers), bool(writers)):
+        if self._turns.reads(len(readers), len(writers)):
             reader = self._reader(readers)
             assert reader is not None  # they wait for one that is among them
             if reader.is_reading:
@@ -296,10 +297,11 @@ class Batch:
             member.sequence = moved.get(member.sequence, member.sequence)
         self.members.sort(key=lambda each: each.sequence)
         writers.sort(key=lambda each: each.sequence)
-        size = split_evenly(len(writers), self._backbone.most_rows)
-        start = self._next if self._next < len(writers) else 0
-        self._next = start + size
-        return [Part(member, len(member.tokens)) for member in writers[start : start + size]]
+        self._passes += 1
+        taken = window([self._passes - each.written for each in writers], self._backbone.most_rows)
+        for index in taken:
+            writers[index].written = self._passes
+        return [Part(writers[index], len(writers[index].tokens)) for index in taken]
 
     def _shared(self, readers: list[Member], writers: list[Member]) -> Pass:
         """A pass of up to a graph's rows: one of each who writes, in turn, then of those who read."""

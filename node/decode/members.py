@@ -21,6 +21,7 @@ class Member:
         computed: tokens whose keys and values are in the cache.
         cached: tokens of the prompt that were found there.
         begun: its prompt is being read, or is read.
+        written: the batch's pass in which it wrote last.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Member:
         self.computed = 0
         self.cached = 0
         self.begun = False
+        self.written = 0
 
     @property
     def is_full(self) -> bool:

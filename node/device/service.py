@@ -1,4 +1,4 @@
-"""The node as a service of its user: put in place, taken away, looked at. Linux (systemd) and macOS (launchd)."""
+"""The node as a service of its user: put in place, taken away, looked at; systemd, on macOS launchd."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Service:
             done = run(command)
             if done.code:
                 raise LocalError(
-                    f"{self.path} is written, but `{' '.join(command)}` says: {done.said}; run it in a session "
-                    "of your own (not by su or sudo)"
+                    f"{self.path} is written, but `{' '.join(command)}` says: {done.said}; run it in a "
+                    "session of your own (not by su or sudo)"
                 )
 
     def uninstall(self) -> bool:

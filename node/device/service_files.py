@@ -6,6 +6,7 @@ Sources: systemd.service(5), systemd.syntax(7) (quoting), systemd.unit(5) (speci
 from __future__ import annotations
 
 import plistlib
+import re
 from collections.abc import Sequence
 
 UNIT_NAME = "panal.service"
@@ -13,6 +14,9 @@ LABEL = "org.panal.node"
 
 RESTART_SECONDS = 10
 """Before a node that failed is started again: a port or a disk may be back by then."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9/._+-]+")
+"""Paths of programs that systemd starts; one with quotes or the like it refuses, however they are written."""
 
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -22,6 +26,8 @@ def systemd_unit(command: Sequence[str], environment: Sequence[tuple[str, str]] 
 
     Exit code 2 is a mistake in config or files, which no restart mends.
     """
+    if not _PLAIN.fullmatch(command[0]):
+        command = ["/bin/sh", "-c", 'exec "$0" "$@"', *command]
     variables = "".join(f"Environment={_quoted(f'{name}={value}', '')}\n" for name, value in environment)
     return f"""\
 [Unit]

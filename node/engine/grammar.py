@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,8 +28,10 @@ STEP_CPU_SECONDS = 2.0
 """For parsing, or for a token: with 150,000 tokens, a rich grammar takes 0.05 s."""
 STEP_SECONDS = 20.0
 """The same by the clock: on a machine that does much else."""
-FREE_SECONDS, SECONDS_A_TOKEN = 4.0, 0.1
+FREE_SECONDS, SECONDS_A_TOKEN = 4.0, 0.3
 """CPU time of a whole answer: the others in the batch wait for it."""
+MOST_CHECKS = 2
+"""At once: each may take its time and memory."""
 SIMPLER = "use a simpler one"
 FAILED = {
     "time": "the {what} takes too long to follow; " + SIMPLER,
@@ -61,6 +64,7 @@ class Grammars:
         setup = msgspec.msgpack.encode(Setup([str(path.absolute()) for path in model]))
         self.processes = Confinement("node.engine.grammar_work", setup)
         self._json_object = ""
+        self._checking = threading.BoundedSemaphore(MOST_CHECKS)
 
     def check(self, text: str) -> None:
         """Is it a grammar that answers can be held to?
@@ -110,11 +114,12 @@ class Grammars:
 
     def _ask(self, question: Question, what: str) -> bytes:
         try:
-            process = self.processes.fork()
-            try:
-                return _ask(process, question)
-            finally:
-                process.close()
+            with self._checking:
+                process = self.processes.fork()
+                try:
+                    return _ask(process, question)
+                finally:
+                    process.close()
         except LocalError as error:
             raise _error(what, error) from None
 

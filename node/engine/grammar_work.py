@@ -6,7 +6,6 @@ import ctypes as C
 import math
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,8 @@ from node.engine.grammar_questions import Check, Close, Convert, Copy, Open, Que
 from node.engine.llama_model import LlamaModel
 from node.engine.structs import TokenData, TokenDataArray
 
-MEMORY = 1 << 30
-"""With 150,000 tokens a rich schema takes some 100 MB at a step; what explodes takes all there is."""
+MEMORY = 384 << 20
+"""With 150,000 tokens a grammar of JSON takes 40 MB at a step; what explodes takes all there is."""
 MAY_OPEN = True  # C libraries may
 LLGUIDANCE = "%llguidance"
 """How a grammar begins that is Lark, for llguidance: as llama.cpp makes of JSON schemas, where it has it."""
@@ -57,7 +56,7 @@ class _Work:
     def __init__(self, model: LlamaModel) -> None:
         self._library = model.library
         self._model = model
-        self._all = range(model.n_vocab)
+        self._all = np.arange(model.n_vocab, dtype=np.int32)
         self._decoder = msgspec.msgpack.Decoder(Question)
         self._places: dict[int, _Place] = {}
         everything = C.CDLL(str(model.library.path))  # the one that is loaded already
@@ -130,13 +129,13 @@ class _Work:
             permitted = np.array([self._library.llama_vocab_is_eog(self._model.vocab, i) for i in self._all])
             return b"" if is_end else np.packbits(permitted).tobytes()
         # Accepting a token that is not permitted would end the process: so it is asked for first.
-        if not self._permitted(place, [token])[0]:
+        if not self._permitted(place, np.array([token], np.int32))[0]:
             return np.packbits(self._permitted(place, self._all)).tobytes()
         self._library.llama_sampler_accept(place.sampler, token)
         place.ended = is_end
         return b""
 
-    def _permitted(self, place: _Place, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
+    def _permitted(self, place: _Place, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Which of the tokens may come next.
 
         llguidance gives up on a grammar in silence and permits everything from then on, even control
@@ -154,7 +153,7 @@ class _Work:
             return permitted
         if permitted.all():
             raise Refused(self._reason())
-        asked_for: npt.NDArray[np.bool_] = permitted[np.asarray(tokens)]
+        asked_for: npt.NDArray[np.bool_] = permitted[tokens]
         return asked_for
 
     def _convert(self, schema: str) -> str:

@@ -25,21 +25,22 @@ class Tokenizer:
         self._library = model.library
         self._vocab = model.vocab
 
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
+    def encode(self, text: str, *, special: bool = False, whole: bool = True) -> list[int]:
         """Token ids, with BOS where the model wants it.
 
         Args:
             special: let the text contain control tokens (chat templates do; users' words must not).
+            whole: it is all there is; else a part of a text, and no BOS is put before it.
 
         What is no character (a lone surrogate, from bytes that are no UTF-8) becomes a question mark.
         """
         raw = text.encode(errors="replace")
         room = len(raw) + 8
         tokens = (C.c_int32 * room)()
-        count = self._library.llama_tokenize(self._vocab, raw, len(raw), tokens, room, True, special)
+        count = self._library.llama_tokenize(self._vocab, raw, len(raw), tokens, room, whole, special)
         if count < 0:
             tokens = (C.c_int32 * -count)()
-            count = self._library.llama_tokenize(self._vocab, raw, len(raw), tokens, -count, True, special)
+            count = self._library.llama_tokenize(self._vocab, raw, len(raw), tokens, -count, whole, special)
         return list(tokens[:count])
 
     def piece(self, token: int) -> bytes:

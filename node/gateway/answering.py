@@ -10,11 +10,10 @@ import trio
 
 from node.decode.continuous.ask import Ask
 from node.decode.continuous.report import AnswerReport
-from node.engine.logprobs import Logprob
 from node.gateway.bodies import MOST_CHOICES
 from node.gateway.errors import refusal_for
+from node.gateway.reading import Heard, Reader, Reading
 from node.gateway.speaker import Answered, Speaker
-from node.gateway.text_flow import Piece, TextFlow
 from node.gateway.usage import Cost
 from routing.errors import PanalError
 
@@ -43,14 +42,12 @@ class Spoken:
     Attributes:
         report: what it took so far.
         finish: why it ended; None: more comes.
-        cost: with the last.
     """
 
     index: int
-    piece: Piece[Logprob | None]
+    heard: Heard
     report: AnswerReport
     finish: str | None = None
-    cost: Cost | None = None
 
 
 Tell = Callable[[Spoken], Awaitable[None]]
@@ -60,7 +57,6 @@ class Answers:
     """Asks a speaker for all parts of a request.
 
     Args:
-        stops: strings that end an answer.
         on_answer: told of each answer that has ended, however it did.
     """
 
@@ -68,12 +64,12 @@ class Answers:
         self,
         speaker: Speaker,
         parts: Sequence[Part],
-        stops: Sequence[str],
+        reading: Reading,
         on_answer: Callable[[Answered], None],
     ) -> None:
         self._speaker = speaker
         self._parts = parts
-        self._stops = stops
+        self._reading = reading
         self._on_answer = on_answer
 
     async def run(self, tell: Tell) -> list[Cost]:
@@ -85,6 +81,8 @@ class Answers:
         Raises:
             Refusal: one of them failed, perhaps in a group; the others are given up.
         """
+        if len(self._parts) == 1:
+            return [await self._speak(self._parts[0], tell)]
         costs: dict[int, Cost] = {}
         room = trio.CapacityLimiter(AT_ONCE)
 
@@ -92,29 +90,25 @@ class Answers:
             async with room:
                 costs[part.index] = await self._speak(part, tell)
 
-        if len(self._parts) == 1:
-            return [await self._speak(self._parts[0], tell)]
         async with trio.open_nursery() as nursery:
             for part in self._parts:
                 nursery.start_soon(speak, part)
         return [costs[part.index] for part in self._parts]
 
     async def _speak(self, part: Part, tell: Tell) -> Cost:
-        flow: TextFlow[Logprob | None] = TextFlow(self._stops)
+        reader = Reader(self._reading, self._speaker.tokenizer.piece)
         report: AnswerReport | None = None
         read = 0
-        last: Piece[Logprob | None] | None = None
         try:
             async with self._speaker.ask(part.ask) as answering:
                 try:
                     async for chosen in answering:
                         read += 1
-                        piece = flow.feed(self._speaker.tokenizer.piece(chosen.token), chosen.logprob)
-                        if flow.is_stopped:
-                            last = piece
+                        heard = reader.feed(chosen.token, chosen.logprob)
+                        if heard.is_something:
+                            await tell(Spoken(part.index, heard, answering.report))
+                        if reader.is_over:
                             break
-                        if piece:
-                            await tell(Spoken(part.index, piece, answering.report))
                 finally:
                     report = answering.report
             report = answering.report
@@ -124,11 +118,10 @@ class Answers:
         except trio.Cancelled:
             self._note(report, "left")
             raise
-        finish = "stop" if flow.is_stopped or report.stopped == "end" else "length"
-        cost = Cost(part.prompt, read, report)
+        last, finish = reader.finish(), reader.finish_reason(report.stopped)
         self._note(report, finish)
-        await tell(Spoken(part.index, last or flow.finish(), report, finish, cost))
-        return cost
+        await tell(Spoken(part.index, last, report, finish))
+        return Cost(part.prompt, read, report)
 
     def _note(self, report: AnswerReport | None, finish: str, error: str = "") -> None:
         if report is not None:

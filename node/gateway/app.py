@@ -18,7 +18,7 @@ from node.gateway.answers import Heading, event
 from node.gateway.bodies import ChatBody, CompletionBody, T, decode
 from node.gateway.errors import not_ready, unknown_model
 from node.gateway.naming import answers_to, describe
-from node.gateway.prompts import chat_prompt, completion_prompts, grammar_of, parts_of
+from node.gateway.prompts import chat_prompt, completion_prompts, grammar_of, parts_of, reading_of
 from node.gateway.requests import SEEDS, Wanted, chat_wanted, completion_wanted
 from node.gateway.speaker import Answered, NotReady, Speaker
 from node.gateway.usage import server_timing
@@ -129,7 +129,7 @@ class _Gateway:
             speaker,
             wanted,
             prompts,
-            grammar=await grammar_of(speaker, wanted.shape),
+            grammar=await grammar_of(speaker, wanted),
             user=_user(request, wanted.user),
             draw=lambda: secrets.randbelow(SEEDS),
         )
@@ -142,7 +142,7 @@ class _Gateway:
             fingerprint=f"{software().replace(' ', '-')}-{speaker.model_id[:12]}",
         )
         writing = Writing(heading, wanted.top_logprobs, echoes, speaker.tokenizer.piece)
-        answers = Answers(speaker, parts, wanted.stops, self._on_answer)
+        answers = Answers(speaker, parts, reading_of(speaker, wanted), self._on_answer)
         if wanted.stream:
             return _stream(answers, writing, with_usage=wanted.include_usage)
         return await _whole(answers, writing, parts)

@@ -33,8 +33,9 @@ def describe(standing: Speaker | NotReady) -> dict[str, Any]:
             "architecture": standing.architecture,
             "context": standing.n_ctx,
             "aliases": list(standing.aliases),
-            "chat": standing.chat is not None,
+            "chat": None if standing.chat is None else standing.chat.source,
             "tools": standing.chat is not None and standing.chat.has_tools,
+            "note": "" if standing.chat is None else standing.chat.note,
         },
     )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import secrets
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
 from node.decode.continuous.ask import Ask
 from node.gateway.answering import Part
 from node.gateway.errors import too_long
+from node.gateway.forced_call import ForcedCall, schema_of
+from node.gateway.reading import Reading
 from node.gateway.requests import ChatWanted, CompletionWanted, Shape, Wanted
-from node.gateway.speaker import Speaker
+from node.gateway.speaker import ReadsCalls, Speaker
 from node.http.refusals import Refusal
 from routing.errors import LocalError
 
@@ -30,14 +33,7 @@ async def completion_prompts(speaker: Speaker, wanted: CompletionWanted) -> list
             tokens = await _encode(speaker, prompt)
         else:
             tokens = list(prompt)
-            wrong = next((token for token in tokens if not 0 <= token < speaker.n_vocab), None)
-            if wrong is not None:
-                raise Refusal(
-                    400,
-                    f"prompt: {wrong} is no token; this model has 0 to {speaker.n_vocab - 1}",
-                    param="prompt",
-                    code="invalid_value",
-                )
+            _check_tokens(speaker, tokens, "prompt")
         if not tokens:
             where = "prompt" if len(wanted.prompts) == 1 else f"prompt[{i}]"
             raise Refusal(
@@ -64,7 +60,7 @@ async def chat_prompt(speaker: Speaker, wanted: ChatWanted) -> list[int]:
             param="messages",
             code="no_chat_template",
         )
-    tools = wanted.tools.tools if wanted.tools.choice != "none" else None
+    tools = wanted.shown_tools or None
     if tools and not chat.has_tools:
         raise Refusal(
             400,
@@ -73,17 +69,37 @@ async def chat_prompt(speaker: Speaker, wanted: ChatWanted) -> list[int]:
             code="no_tools",
         )
     try:
-        return await chat.tokens(wanted.messages, tools=tools, extra=wanted.extra)
+        return await chat.tokens(
+            wanted.messages, tools=tools, tool_choice=wanted.tools.raw_choice, extra=wanted.extra
+        )
     except LocalError as error:
         raise Refusal(400, str(error), param="messages", code="chat_template") from error
 
 
-async def grammar_of(speaker: Speaker, shape: Shape) -> str:
-    """The grammar that holds an answer to its shape; "" for none.
+def reading_of(speaker: Speaker, wanted: Wanted) -> Reading:
+    """How the answers are read."""
+    if not isinstance(wanted, ChatWanted) or speaker.chat is None:
+        return Reading(wanted.stops)
+    chat, tools = speaker.chat, wanted.tools
+
+    def calls() -> ReadsCalls | None:
+        if tools.forced:
+            return ForcedCall(lambda: f"call_{secrets.token_hex(12)}")
+        return chat.calls(wanted.shown_tools) if wanted.shown_tools else None
+
+    return Reading((*wanted.stops, *chat.stops), calls, tools.several)
+
+
+async def grammar_of(speaker: Speaker, wanted: Wanted) -> str:
+    """The grammar that holds an answer to its shape, or to the call that must come; "" for none.
 
     Raises:
         Refusal: it is no grammar, or no schema that can be made one.
     """
+
+    shape = wanted.shape
+    if isinstance(wanted, ChatWanted) and (schema := schema_of(wanted.tools)) is not None:
+        shape = Shape("json_schema", schema=schema)
 
     def make() -> str:
         grammars = speaker.grammars
@@ -118,8 +134,9 @@ def parts_of(
         draw: a random seed.
 
     Raises:
-        Refusal: a prompt does not fit the context.
+        Refusal: a prompt does not fit the context, or a biased token is none.
     """
+    _check_tokens(speaker, wanted.body.logit_bias or (), "logit_bias")
     param = "messages" if isinstance(wanted, ChatWanted) else "prompt"
     parts: list[Part] = []
     for number, tokens in enumerate(prompts):
@@ -139,6 +156,17 @@ def parts_of(
             )
             parts.append(Part(len(parts), number, ask))
     return parts
+
+
+def _check_tokens(speaker: Speaker, tokens: Iterable[int], param: str) -> None:
+    wrong = next((token for token in tokens if not 0 <= token < speaker.n_vocab), None)
+    if wrong is not None:
+        raise Refusal(
+            400,
+            f"{param}: {wrong} is no token; this model has 0 to {speaker.n_vocab - 1}",
+            param=param,
+            code="invalid_value",
+        )
 
 
 async def _encode(speaker: Speaker, text: str) -> list[int]:

@@ -60,8 +60,8 @@ class Tools:
     """Functions that the model may call.
 
     Attributes:
-        tools: as the client sent them.
-        choice: "none", "auto", "required", or the name of the one function to be called.
+        tools, raw_choice: as the client sent them.
+        choice: "none", "auto", "required", or the name of the one function to be called (`named`).
         several: calls at once are allowed.
     """
 
@@ -69,6 +69,12 @@ class Tools:
     choice: str = "none"
     named: bool = False
     several: bool = True
+    raw_choice: str | Mapping[str, Any] | None = None
+
+    @property
+    def forced(self) -> bool:
+        """Whether there must be a call."""
+        return self.named or self.choice == "required"
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,11 @@ class ChatWanted(Wanted):
     tools: Tools
     extra: Mapping[str, Any]
 
+    @property
+    def shown_tools(self) -> Sequence[dict[str, Any]]:
+        """The tools that the model is shown."""
+        return () if self.tools.choice == "none" else self.tools.tools
+
 
 @dataclass(frozen=True)
 class CompletionWanted(Wanted):
@@ -167,12 +178,15 @@ def chat_wanted(body: ChatBody) -> ChatWanted:
     if body.top_logprobs is not None and not body.logprobs:
         raise _wrong("top_logprobs", "goes with logprobs: true")
     limit = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    tools = _tools(body)
+    if tools.forced and _shape(body).kind != "text":
+        raise _wrong("tool_choice", "a call that must come has a shape of its own: no response_format")
     return ChatWanted(
         **_common(body),
         limit=limit,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         messages=[_message(f"messages[{i}]", each) for i, each in enumerate(body.messages)],
-        tools=_tools(body),
+        tools=tools,
         extra=body.chat_template_kwargs or {},
     )
 
@@ -289,12 +303,12 @@ def _tools(body: ChatBody) -> Tools:
             raise _wrong("tool_choice", f"{_shown(choice)} is none of none, auto, required")
         if choice == "required" and not tools:
             raise _wrong("tool_choice", "a call is required, and there are no tools")
-        return Tools(tools, choice if tools else "none", several=several)
+        return Tools(tools, choice if tools else "none", several=several, raw_choice=choice)
     function = choice.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if choice.get("type") != "function" or name not in names:
         raise _wrong("tool_choice", f"{_shown(name)} is none of the tools")
-    return Tools(tools, str(name), named=True, several=several)
+    return Tools(tools, str(name), named=True, several=several, raw_choice=choice)
 
 
 def _prompts(prompt: object) -> list[str | Sequence[int]]:

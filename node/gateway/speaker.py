@@ -46,24 +46,71 @@ class Grammars(Protocol):
     def json_object(self) -> str: ...
 
 
+class Call(Protocol):
+    """A call of a function, complete."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As it stands in a message."""
+        ...
+
+
+class ReadsCalls(Protocol):
+    """Reads calls of functions out of the text of one answer.
+
+    Attributes:
+        found: there was one so far.
+        spelt: tokens whose text is to be fed although they have none for people.
+    """
+
+    @property
+    def found(self) -> bool: ...
+
+    @property
+    def spelt(self) -> Mapping[int, bytes]: ...
+
+    def feed(self, text: str) -> tuple[str, Sequence[Call]]:
+        """Text to show now, and calls that are complete."""
+        ...
+
+    def finish(self) -> tuple[str, Sequence[Call]]:
+        """The rest."""
+        ...
+
+
 class Chat(Protocol):
     """A model's chat template.
 
     Attributes:
         has_tools: it shows tools to the model.
+        source: where the template is from; note: one sentence about it, where the model has none.
+        stops: strings that end an answer besides the client's.
     """
 
     @property
     def has_tools(self) -> bool: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def note(self) -> str: ...
+
+    @property
+    def stops(self) -> Sequence[str]: ...
 
     async def tokens(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         extra: Mapping[str, Any] | None = None,
     ) -> list[int]:
         """The prompt that asks for the next message. Raises LocalError in one line."""
+        ...
+
+    def calls(self, tools: Sequence[Mapping[str, Any]]) -> ReadsCalls | None:
+        """What reads one answer to a prompt that showed these tools."""
         ...
 
 

@@ -9,7 +9,7 @@ from node.engine.logprobs import Logprob
 from node.gateway.answering import Spoken
 from node.gateway.answers import DONE, Choice, Heading, event
 from node.gateway.logprobs import PieceOf, Placed, chat_logprobs, completion_logprobs
-from node.gateway.text_flow import Piece
+from node.gateway.reading import Heard
 from node.gateway.usage import Cost, ledger, server_timing, usage
 from node.http.event_stream import EventStream, Write
 
@@ -52,20 +52,23 @@ class Whole:
         self._writing = writing
         self._texts: list[list[str]] = [[writing.prompt(i)] for i in range(choices)]
         self._placed: list[list[tuple[int, Logprob | None]]] = [[] for _ in range(choices)]
+        self._calls: list[list[dict[str, Any]]] = [[] for _ in range(choices)]
         self._finish: list[str | None] = [None] * choices
 
     async def tell(self, spoken: Spoken) -> None:
         """Keep what has come."""
-        self._texts[spoken.index].append(spoken.piece.text)
-        self._placed[spoken.index] += spoken.piece.told
+        heard = spoken.heard
+        self._texts[spoken.index].append(heard.text)
+        self._placed[spoken.index] += heard.told
+        self._calls[spoken.index] += [call.as_dict() for call in heard.calls]
         self._finish[spoken.index] = spoken.finish
 
     def response(self, costs: Sequence[Cost]) -> dict[str, Any]:
         """The JSON."""
         choices = [
-            Choice(i, "".join(texts), logprobs=self._writing.logprobs(placed), finish=finish)
-            for i, (texts, placed, finish) in enumerate(
-                zip(self._texts, self._placed, self._finish, strict=True)
+            Choice(i, "".join(texts), calls, self._writing.logprobs(placed), finish)
+            for i, (texts, calls, placed, finish) in enumerate(
+                zip(self._texts, self._calls, self._placed, self._finish, strict=True)
             )
         ]
         return self._writing.heading.whole(choices, usage(costs))
@@ -85,6 +88,7 @@ class Stream:
         self._stream = stream
         self._with_usage = with_usage
         self._begun: set[int] = set()
+        self._calls: dict[int, int] = {}  # number of the last call, by choice
 
     @property
     def has_begun(self) -> bool:
@@ -99,8 +103,7 @@ class Stream:
         if spoken.index not in self._begun:
             self._begun.add(spoken.index)
             events += self._first(spoken.index)
-        if spoken.piece:
-            events += self._piece(spoken.index, spoken.piece)
+        events += self._heard(spoken.index, spoken.heard)
         if spoken.finish is not None:
             empty = {} if self._writing.heading.chat else {"text": ""}
             events += self._chunk(spoken.index, empty, finish=spoken.finish, ledger=ledger(spoken.report))
@@ -117,9 +120,15 @@ class Stream:
         prompt = self._writing.prompt(index)
         return self._chunk(index, {"text": prompt}) if prompt else b""
 
-    def _piece(self, index: int, piece: Piece[Logprob | None]) -> bytes:
-        name = "content" if self._writing.heading.chat else "text"
-        return self._chunk(index, {name: piece.text}, logprobs=self._writing.logprobs(piece.told))
+    def _heard(self, index: int, heard: Heard) -> bytes:
+        events = b""
+        if heard.text or heard.told:
+            name = "content" if self._writing.heading.chat else "text"
+            events += self._chunk(index, {name: heard.text}, logprobs=self._writing.logprobs(heard.told))
+        for call in heard.calls:
+            number = self._calls[index] = self._calls.get(index, -1) + 1
+            events += self._chunk(index, {"tool_calls": [{"index": number, **call.as_dict()}]})
+        return events
 
     def _chunk(self, index: int, delta: dict[str, Any], **rest: Any) -> bytes:
         return event(self._writing.heading.chunk(index, delta, with_usage=self._with_usage, **rest))

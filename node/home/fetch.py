@@ -13,6 +13,7 @@ from node.share.fetch import unrelayed as unrelayed
 from routing.dispatch.holders import HOME, LayerHolders
 from routing.quic.connection import Connection
 
+
 @dataclass(frozen=True)
 class FetchProgress:
     """How far it is.
@@ -82,9 +83,7 @@ async def fetch_cells(
 
     def say(so_far: fetch.Progress) -> None:
         on_progress(
-            FetchProgress(
-                so_far.units, so_far.n_bytes, so_far.all_units, so_far.all_bytes, so_far.sources
-            )
+            FetchProgress(so_far.units, so_far.n_bytes, so_far.all_units, so_far.all_bytes, so_far.sources)
         )
 
     result = await fetch.fetch(

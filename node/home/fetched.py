@@ -26,9 +26,9 @@ from node.home.cell_file import LEFTOVERS, CellFile, cannot
 from node.home.incoming import IncomingCells
 from node.home.seals import SEALS_NAME, Seals
 from node.model.gguf.writer import DISK_MARGIN_BYTES
-from node.model.chunks import CHUNK_BYTES
 from node.model.manifest import ExpertCall, Manifest
 from node.serve.cells import Cells
+from node.share import fetch
 from node.share.requests import CellsAsked
 from node.sizes import size_text
 from routing.errors import LocalError
@@ -158,8 +158,8 @@ class FetchedCells:
         return IncomingCells(file, first, count)
 
     def fit(self, key: CallKey, first: int, count: int) -> int:
-        """How many neighbours are asked for together: those that fit a chunk, at least one."""
-        return min(count, max(1, CHUNK_BYTES // self._calls[key].bytes_per_cell), wire.MAX_CELLS)
+        """How many neighbours are asked for together: at least one."""
+        return min(count, max(1, fetch.ASK_BYTES // self._calls[key].bytes_per_cell), wire.MAX_CELLS)
 
     def request(
         self, key: CallKey, first: int, count: int, offset: int, length: int, call_id: int

@@ -27,10 +27,10 @@ from node.model.gguf.errors import GGUFError, shown
 from node.model.gguf.map import MappedModel
 from node.model.gguf.reader import MAX_STRING_BYTES
 from node.model.gguf.split import ModelFile, ModelTensor, open_model
-from node.model.gguf.types import ValueType
+from node.model.gguf.types import TENSOR_TYPES, ValueType
 from node.model.gguf.values import GGUFValue
-from node.model.gguf.writer import TensorToWrite, write_gguf
-from node.model.manifest import Manifest, OldManifest, decode_manifest
+from node.model.gguf.writer import Layout, TensorToWrite, lay_out, write_gguf
+from node.model.manifest import ExpertCall, Manifest, OldManifest, decode_manifest
 
 SLICE_TYPE = "panal-slice"
 SLICE_VERSION = 1
@@ -110,26 +110,14 @@ def cut_slice(
         raise GGUFError(
             f"{model.path}: experts {_text(experts)} are not in the model: choose from 0-{expert_count - 1}"
         )
-    runs = {"exps": experts}
-    if "chexps" in counts:
-        runs["chexps"] = chunk_run(experts, expert_count, counts["chexps"])
+    runs = _runs(experts, counts)
     if not _is_model_id(model_id):
         raise GGUFError(f"{model.path}: {shown(model_id)} is not a model id")
     if len(manifest_json) > MAX_STRING_BYTES:
         raise GGUFError(
             f"{model.path}: a manifest of {len(manifest_json)} bytes is too long for a slice file"
         )
-    metadata = {
-        "general.architecture": GGUFValue.string(model.architecture),
-        "general.type": GGUFValue.string(SLICE_TYPE),
-        "panal.slice.version": GGUFValue.uint32(SLICE_VERSION),
-        "panal.slice.kind": GGUFValue.string(SLICE_KIND),
-        "panal.slice.model_id": GGUFValue.string(model_id),
-        **_run_keys("layer", layers, None),
-        **_run_keys("expert", experts, expert_count),
-        **(_run_keys("chexps", runs["chexps"], counts["chexps"]) if "chexps" in runs else {}),
-        "panal.manifest": GGUFValue.string(manifest_json.decode("utf-8")),
-    }
+    metadata = _slice_metadata(model.architecture, manifest_json, model_id, layers, runs, counts)
     with MappedModel(model) as mapped:
         tensors = [
             TensorToWrite(
@@ -141,6 +129,107 @@ def cut_slice(
             for name, tensor in chosen.items()
         ]
         return write_gguf(target, metadata, tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """A slice file that is yet to be filled.
+
+    Attributes:
+        runs: the experts of it, by group.
+        metadata, tensors: of the file; the tensors have no data.
+        calls: the call and the role of each tensor.
+    """
+
+    runs: Mapping[str, range]
+    metadata: Mapping[str, GGUFValue]
+    tensors: tuple[TensorToWrite, ...]
+    calls: tuple[tuple[ExpertCall, str], ...]
+
+    def lay_out(self, target: Path) -> Layout:
+        """Where everything is in the file; `target` is for errors."""
+        return lay_out(target, self.metadata, self.tensors)
+
+
+def plan_slice(manifest: Manifest, layers: range, experts: range) -> SlicePlan:
+    """What `cut_slice` would write of the model that a manifest describes: the same bytes, but for the data.
+
+    Raises:
+        GGUFError: the model has no such layers or experts, or no slice file can hold them.
+    """
+    calls = [call for call in manifest.calls if call.layer in layers]
+    known = list(manifest.layers())
+    if not calls:
+        raise GGUFError(f"layers {_text(layers)} hold no routed experts; choose from {known[0]}-{known[-1]}")
+    counts: dict[str, int] = {}
+    for call in sorted(calls, key=lambda call: (call.layer, call.index)):
+        if call.n_experts != counts.setdefault(call.group, call.n_experts):
+            raise GGUFError(
+                f"layer {call.layer} has {call.n_experts} experts, others have {counts[call.group]}: "
+                "a slice file cannot hold both; choose other layers"
+            )
+    if not 0 <= experts.start < experts.stop <= counts["exps"]:
+        raise GGUFError(f"experts {_text(experts)} are not in the model: choose from 0-{counts['exps'] - 1}")
+    encoded, runs = manifest.encoded(), _runs(experts, counts)
+    if len(encoded) > MAX_STRING_BYTES:
+        raise GGUFError(f"a manifest of {len(encoded)} bytes is too long for a slice file")
+    placed = sorted(
+        (
+            (parse_expert_name(tensor.name(call.layer, call.group)), call, tensor)
+            for call in calls
+            for tensor in call.tensors
+        ),
+        key=lambda each: slice_order(_known(each[0])),
+    )
+    return SlicePlan(
+        runs,
+        _slice_metadata(manifest.architecture, encoded, manifest.model_id(), layers, runs, counts),
+        tuple(
+            TensorToWrite(
+                tensor.name(call.layer, call.group),
+                (*tensor.shape, len(runs[call.group])),
+                TENSOR_TYPES[tensor.type],
+                None,
+            )
+            for _, call, tensor in placed
+        ),
+        tuple((call, tensor.role) for _, call, tensor in placed),
+    )
+
+
+def _known(name: ExpertName | None) -> ExpertName:
+    if name is None:
+        raise GGUFError("the manifest names a tensor that is none of experts")
+    return name
+
+
+def _runs(experts: range, counts: Mapping[str, int]) -> dict[str, range]:
+    """Which experts of each group a slice has."""
+    runs = {"exps": experts}
+    if "chexps" in counts:
+        runs["chexps"] = chunk_run(experts, counts["exps"], counts["chexps"])
+    return runs
+
+
+def _slice_metadata(
+    architecture: str,
+    manifest_json: bytes,
+    model_id: str,
+    layers: range,
+    runs: Mapping[str, range],
+    counts: Mapping[str, int],
+) -> dict[str, GGUFValue]:
+    return {
+        "general.architecture": GGUFValue.string(architecture),
+        "general.type": GGUFValue.string(SLICE_TYPE),
+        "panal.slice.version": GGUFValue.uint32(SLICE_VERSION),
+        "panal.slice.kind": GGUFValue.string(SLICE_KIND),
+        "panal.slice.model_id": GGUFValue.string(model_id),
+        **_run_keys("layer", layers, None),
+        **_run_keys("expert", runs["exps"], counts["exps"]),
+        **(_run_keys("chexps", runs["chexps"], counts["chexps"]) if "chexps" in runs else {}),
+        "panal.manifest": GGUFValue.string(manifest_json.decode("utf-8")),
+    }
 
 
 def read_slice(path: Path | str) -> SliceFile:

@@ -1,12 +1,12 @@
 """Fetching from peers, in the background of whatever else goes on.
 
 Rules
-1. Of each source one stream a protocol, on which WINDOW_BYTES are asked ahead: a round trip costs nothing then,
-   and the source never has more to send us than that. How fast it sends is for it to decide: it sees what else
-   is on the line (node.serve.cell_server).
-2. What is asked for and proven as one is a *unit*: a cell, a chunk, a list of digests. Small units are asked for
-   together, a large one in chunks. All of a unit comes from one source, so that who sent a wrong one is known:
-   it is asked no more, and named.
+1. Of each source one stream a protocol, on which WINDOW_BYTES are asked ahead: a round trip costs nothing
+   then, and the source never has more to send us than that. How fast it sends is for it to decide: it sees
+   what else is on the line (node.share.sending).
+2. What is proven as one is a *unit*: a cell, a chunk, a list of digests. Small units are asked for together,
+   a large one in pieces. All of a unit comes from one source, so that who sent a wrong one is known: it is
+   asked no more, and named.
 3. Who fails rests, each time longer, and is given up in the end (node.share.work). What it had begun
    others do.
 4. What is complete and right is kept whatever happens after.
@@ -34,6 +34,9 @@ from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
 from routing.routes import Kind
 from routing.wire.experts import Refusal, RefusalCode, Refused
+
+ASK_BYTES = CHUNK_BYTES
+"""Asked for at once. Small units that fit are asked for together."""
 
 WINDOW_BYTES = 2 << 20
 """Asked for ahead of what has come, of each source: 200 Mbit/s at 80 ms, and what a stream's window holds."""
@@ -344,7 +347,7 @@ class _Fetch(Generic[Key]):
     def request(self, run: _Run[Key]) -> Request:
         """The next chunk of a run."""
         self._call_id = (self._call_id + 1) & 0xFFFFFFFF
-        length = min(CHUNK_BYTES, run.incoming.size - run.asked)
+        length = min(ASK_BYTES, run.incoming.size - run.asked)
         request = self._target.request(run.key, run.first, run.count, run.asked, length, self._call_id)
         run.asked += length
         return request

@@ -1,4 +1,4 @@
-"""A backbone and its servers, processes in the lab (wanlab): for benchmarks that drive the backbone by lines."""
+"""A backbone and its servers as processes in the lab (wanlab), for benchmarks that drive it by lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BackboneLab:
                     [*PANAL, "run", "--json", "--until-eof", "-c"],
                     serve + f'"{first}-{end - 1}"\n',
                 )
-                peer_id = Identity.load_or_create(self.folder / f"{name}.key").peer_id
+                peer_id = Identity.load_or_create(self.folder / name / "identity.key").peer_id
                 peers.append(f"/ip4/{self._lab.ip(name)}/udp/{PORT}/quic-v1/p2p/{peer_id}")
             backbone = f"[backbone]\nmodel = {json.dumps(str(self.model))}\n{self.settings}\n"
             self._client = self._start("home", self.client, backbone, peers)
@@ -67,9 +67,11 @@ class BackboneLab:
         return self._client.ask(json.dumps(task))
 
     def _start(self, name: str, command: list[str], text: str, peers: list[str] | None = None) -> Process:
+        own = self.folder / name  # one node a folder
+        own.mkdir(exist_ok=True)
         lines = [
             f"store = {json.dumps(str(self.folder / 'store'))}",
-            f"identity = {json.dumps(str(self.folder / f'{name}.key'))}",
+            f"identity = {json.dumps(str(own / 'identity.key'))}",
             "[engine]",
             f"threads = {self.threads}",
             "[swarm]",
@@ -80,9 +82,9 @@ class BackboneLab:
             "[relay]",
             "use = false",
         ]
-        config = self.folder / f"{name}.toml"
+        config = own / "node.toml"
         config.write_text("\n".join([*lines, text]))
-        log = self.folder / f"{name}.log"
+        log = own / "log"
         errors = self._ends.enter_context(log.open("w"))
         popen = self._lab.popen(
             name, [*command, str(config)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,

@@ -20,7 +20,6 @@ experts: so the backbone's work of a layer, which is what lanes hide, has its si
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys

@@ -19,9 +19,9 @@ from node.home.fetched import FetchedCells
 from node.home.incoming import WrongBytes
 from node.home.plan_file import write_plan
 from node.home.watching import HomeKeeper
-from node.serve import cell_server
 from node.serve.cell_server import CellServer, read_blob
 from node.serve.cells import Cells
+from node.share import sending
 from routing.wire import cells as wire
 from tests.cell_sources import FAST, everything, sharing
 from tests.integration.test_home_opening import plan_for
@@ -155,7 +155,7 @@ def test_what_a_kill_left_half_copied_goes_again(model: ModelParts, folder: Path
 
 def test_who_does_not_read_loses_its_place(model: ModelParts, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller asks for more than its window holds and reads nothing: 8 such callers stop the server."""
-    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(sending, "IDLE_SECONDS", 0.3)
     cells = served_cells(model, [range(12)])
     size = min(12 * model.manifest.calls[0].bytes_per_cell, wire.MAX_CHUNK_BYTES)
     ahead = wire.encode_request(
@@ -172,9 +172,9 @@ def test_who_does_not_read_loses_its_place(model: ModelParts, monkeypatch: pytes
             with trio.fail_after(
                 15
             ):  # as fast as a busy machine sends what the window holds, then the idle time
-                while not server._streams:
+                while not server.is_busy:
                     await trio.sleep(0.01)
-                while server._streams:
+                while server.is_busy:
                     await trio.sleep(0.01)
             assert 0 < server.counts.sent_bytes < count * size, "all was sent: the window was never full"
             assert server.counts.refused == 0 and connection.is_open

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from node.serve import cell_server
 from node.serve.cell_server import CellServer
 from node.serve.cells import Cells, HeldCall
 from node.serve.server import ExpertServer
+from node.share import sending
 from routing.dispatch.quic_peer import QuicExpertPeer
 from routing.multiaddr import PeerAddress
 from routing.quic.carried import carry
@@ -65,7 +67,7 @@ async def ask(connection: Connection, message: bytes) -> wire.Message:
 
 
 def right_request(model: ModelParts, **changed: int) -> wire.CellsRequest:
-    fields = {"layer": 0, "call_index": 0, "call_id": 5, "first": 0, "count": 2, "offset": 0, "length": 1000}
+    fields: dict[str, Any] = {"layer": 0, "call_index": 0, "call_id": 5, "first": 0, "count": 2, "offset": 0, "length": 1000}
     fields |= changed
     return wire.CellsRequest(model_id=bytes.fromhex(model.stored.model_id), **fields)
 
@@ -157,8 +159,8 @@ def test_any_range_of_a_blob(model: ModelParts) -> None:
 
 
 def test_a_caller_has_few_streams(model: ModelParts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cell_server, "IDLE_SECONDS", 1.0)
-    monkeypatch.setattr(cell_server, "REFUSE_SECONDS", 0.1)
+    monkeypatch.setattr(sending, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(sending, "REFUSE_SECONDS", 0.1)
     cells = served_cells(model, [range(12)])
     message = wire.encode_request(right_request(model))
 
@@ -171,9 +173,9 @@ def test_a_caller_has_few_streams(model: ModelParts, monkeypatch: pytest.MonkeyP
                 replies.append(wire.decode_message(await stream.receive_message(1 << 20)))
             served = [reply for reply in replies if isinstance(reply, wire.CellsChunk)]
             refused = [reply for reply in replies if isinstance(reply, Refusal)]
-            assert len(served) == cell_server.STREAMS_PER_CALLER and len(refused) == 2
+            assert len(served) == sending.STREAMS_PER_CALLER and len(refused) == 2
             assert {(each.code, each.load) for each in refused} == {
-                (RefusalCode.OVERLOADED, cell_server.COME_AGAIN_MS)
+                (RefusalCode.OVERLOADED, sending.COME_AGAIN_MS)
             }
             # Places of those who ask nothing are free again.
             with pytest.raises(StreamClosed):
@@ -187,7 +189,7 @@ def test_callers_without_an_address_have_few_places_together(
     model: ModelParts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many peer ids as one likes come over TCP or a relay: the places of others stay free."""
-    monkeypatch.setattr(cell_server, "REFUSE_SECONDS", 0.1)
+    monkeypatch.setattr(sending, "REFUSE_SECONDS", 0.1)
     cells = served_cells(model, [range(12)])
     message = wire.encode_request(right_request(model))
 
@@ -206,13 +208,13 @@ def test_callers_without_an_address_have_few_places_together(
                 host, port = path.address
                 carried = await client.connect(PeerAddress(host, port, server.identity.peer_id))
                 assert carried.is_carried
-                for _ in range(cell_server.STREAMS_PER_CALLER):
+                for _ in range(sending.STREAMS_PER_CALLER):
                     stream = carried.open_stream(wire.PROTOCOL_ID)
                     await stream.send_message(message)
                     reply = wire.decode_message(await stream.receive_message(1 << 20))
                     codes.append(reply.code if isinstance(reply, Refusal) else None)
-            refused = len(codes) - cell_server.STREAMS_CARRIED
-            assert codes == [None] * cell_server.STREAMS_CARRIED + [RefusalCode.OVERLOADED] * refused
+            refused = len(codes) - sending.STREAMS_CARRIED
+            assert codes == [None] * sending.STREAMS_CARRIED + [RefusalCode.OVERLOADED] * refused
             async with connected(server) as direct:
                 assert isinstance(await ask(direct, message), wire.CellsChunk)
             nursery.cancel_scope.cancel()

@@ -131,8 +131,6 @@ def test_a_killed_origin_is_replaced(confinement: Confinement) -> None:
     os.kill(origin, signal.SIGKILL)
     wait_until_gone(origin)
     assert process.ask(b"words", cpu=5, wall=20) == b"words"  # it has its own socket
-    with pytest.raises(ConfinedFailed):
-        confinement.fork()
     assert ask(confinement, b"words") == b"words"
     process.close()
     wait_until_gone(process.pid)
@@ -164,7 +162,7 @@ from node.confined.process import Confinement
 confinement = Confinement("tests.confined_work")
 process = confinement.fork()
 print(*confinement.pids, flush=True)
-process.ask(sys.argv[1].encode(), cpu=2, wall=60)
+process.ask(sys.argv[1].encode(), cpu=1, wall=60)
 """
 
 

@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from node.engine.gate import LocalExperts
-from node.home import fetch
 from node.home.call_bits import cells_of
 from node.home.fetch import FetchProgress
 from node.home.fetched import FetchedCells
@@ -21,6 +20,7 @@ from node.home.incoming import WrongBytes
 from node.serve import cell_server
 from node.serve.cell_server import CellServer
 from node.serve.cells import Cells
+from node.share import fetch
 from routing.quic.endpoint import Handler
 from routing.quic.errors import StreamClosed
 from routing.quic.stream import Stream
@@ -102,7 +102,7 @@ def test_a_backbone_decodes_with_fetched_cells(model: ModelParts, folder: Path) 
 def test_cells_in_many_chunks_and_many_cells_in_one(
     model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(fetch, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(fetch, "ASK_BYTES", chunk)
 
     async def test() -> None:
         swarm = Swarm(model)
@@ -159,7 +159,7 @@ def test_who_sends_wrong_bytes_is_dropped_and_named(
 ) -> None:
     cells = served_cells(model, [range(12)])
     cell_bytes = model.manifest.calls[0].bytes_per_cell
-    monkeypatch.setattr(fetch, "CHUNK_BYTES", 2 * cell_bytes)
+    monkeypatch.setattr(fetch, "ASK_BYTES", 2 * cell_bytes)
     monkeypatch.setattr(fetch, "WINDOW_BYTES", 1)  # one request at a time: what is wasted can be counted
 
     def spoil(asked: wire.CellsRequest, data: bytearray) -> None:
@@ -198,7 +198,7 @@ def test_who_sends_wrong_bytes_is_dropped_and_named(
 @pytest.mark.slow
 def test_other_kinds_of_bad_sources(model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "REPLY_SECONDS", 0.3)
-    monkeypatch.setattr("node.home.fetch_work.FIRST_REST", 0.01)
+    monkeypatch.setattr("node.share.work.FIRST_REST", 0.01)
     cells = served_cells(model, [range(12)])
 
     def replying(reply: Callable[[wire.CellsRequest], Sequence[bytes]]) -> Handler:
@@ -267,7 +267,7 @@ def test_a_peer_that_does_not_share(model: ModelParts, folder: Path) -> None:
 
 
 def test_a_source_that_goes_away(model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(fetch, "ASK_BYTES", 10_000)
     cells = served_cells(model, [range(12)])
 
     async def test() -> None:
@@ -293,8 +293,8 @@ def test_a_source_that_goes_away(model: ModelParts, folder: Path, monkeypatch: p
 def test_who_is_far_slower_than_another_is_not_waited_for(
     model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.home.fetch_work.RATE_SECONDS", 0.5)
-    monkeypatch.setattr("node.home.fetch_work.LEAST_RATE_SECONDS", 0.01)
+    monkeypatch.setattr("node.share.work.RATE_SECONDS", 0.5)
+    monkeypatch.setattr("node.share.work.LEAST_RATE_SECONDS", 0.01)
     cells = served_cells(model, [range(12)])
 
     async def test() -> None:
@@ -316,7 +316,7 @@ def test_a_large_expert_comes_through_a_file_without_a_name(
     model: ModelParts, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("node.home.incoming.IN_MEMORY_BYTES", 10_000)
-    monkeypatch.setattr(fetch, "CHUNK_BYTES", 30_000)
+    monkeypatch.setattr(fetch, "ASK_BYTES", 30_000)
     places = folder / "cells"
 
     async def test() -> None:

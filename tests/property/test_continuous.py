@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from node.decode.continuous.admission import WaitingRoom
 from node.decode.continuous.layout import bring_together
 from node.decode.continuous.prefix import Past, Reuse, choose_seat
-from node.decode.continuous.schedule import Turns
+from node.decode.continuous.schedule import Turns, window
 
 GRID = 4
 
@@ -140,7 +140,7 @@ def test_time_is_shared(seconds: list[tuple[float, float]]) -> None:
     turns, spent = Turns(0.5), {True: 0.0, False: 0.0}
     longest = 0.0
     for reading, writing in seconds:
-        reads = turns.reads(True, True)
+        reads = turns.reads(1, 1)
         took = reading if reads else writing
         turns.spent(took, reading=reads)
         spent[reads] += took
@@ -170,3 +170,18 @@ def test_nobody_starves_in_the_waiting_room(happens: list[tuple[str, bool]]) -> 
                 passed[other] += 1
                 assert passed[other] <= 2  # the two others at most go before
     assert len(room) == sum(map(len, waiting.values()))
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 9))
+def test_everybody_who_writes_is_in_a_pass_soon(counts: list[int], most: int) -> None:
+    # However many there are from pass to pass: nobody waits for longer than if all took turns.
+    waited = [1] * max(counts)
+    for count in [number for number in counts for _ in range(3)]:
+        taken = window(waited[:count], most)
+        assert len(taken) == min(count, most) and max(taken) < count
+        for index in range(count):
+            waited[index] = 0 if index in taken else waited[index] + 1
+    for _ in range(-(-len(waited) // most) * 2):
+        taken = window(waited, most)
+        waited = [0 if index in taken else each + 1 for index, each in enumerate(waited)]
+    assert max(waited) <= 2 * -(-len(waited) // most)

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from node.home.call_bits import CallKey, first_run, numbers, run_bits
-from node.share.work import FAILURES, FAILURES_UNHEARD, LAST_REST, RATE_SECONDS, Source, Work
-from routing.dispatch.holders import HOME, Holder, LayerHolders
+from node.share.work import EVERY, FAILURES, FAILURES_UNHEARD, LAST_REST, RATE_SECONDS, Source, Work
 
 A, B = (0, 0), (5, 0)
 
 
-def work(lacking: Mapping[CallKey, int], held: Mapping[str, Mapping[CallKey, int]]) -> Work:
-    def holders(layer: int, index: int) -> LayerHolders:
-        found = [Holder(peer, cells.get((layer, index), 0)) for peer, cells in held.items()]
-        return LayerHolders(layer, tuple(each for each in found if each.held))
+def work(
+    lacking: Mapping[CallKey, int],
+    held: Mapping[str, Mapping[CallKey, int]],
+    askable: Callable[[CallKey], int] = lambda key: EVERY,
+) -> Work[CallKey]:
+    def holders(key: CallKey) -> list[tuple[str, int]]:
+        return [(peer, cells[key]) for peer, cells in held.items() if key in cells]
 
-    return Work(lacking, holders)
+    return Work(lacking, holders, askable)
+
+
+def at_most(most: int) -> Callable[[CallKey, int, int], int]:
+    return lambda key, first, count: min(count, most)
 
 
 def anybody(peer_id: str) -> bool:
     return True
 
 
-@given(st.integers(1, 1 << 40), st.integers(1, 40))
-def test_the_first_run(bits: int, most: int) -> None:
-    first, count = first_run(bits, most)
+@given(st.integers(1, 1 << 40))
+def test_the_first_run(bits: int) -> None:
+    first, count = first_run(bits)
     held = numbers(bits)
-    assert first == held[0] and 1 <= count <= most
+    assert first == held[0] and count >= 1
     assert numbers(run_bits(first, count)) == held[:count]
-    assert count == most or first + count not in held
+    assert first + count not in held
 
 
 def test_cells_are_taken_once_in_order_and_come_back() -> None:
-    most = {A: 2, B: 9}
+    def most(key: CallKey, first: int, count: int) -> int:
+        return min(count, {A: 2, B: 9}[key])
+
     left = work({A: 0b10111, B: 0b11}, {"x": {A: 0b11111, B: 0b01}, "y": {A: 0b00100, B: 0b11}})
     assert [each.peer_id for each in left.useful(anybody)] == ["x", "y"]
     x, y = left.sources["x"], left.sources["y"]
@@ -52,24 +60,36 @@ def test_cells_are_taken_once_in_order_and_come_back() -> None:
 
 
 def test_who_may_not_be_asked() -> None:
-    left = work({A: 0b1}, {HOME: {A: 1}, "x": {A: 1}, "y": {A: 1}, "z": {A: 0b10}})
+    left = work({A: 0b1}, {"x": {A: 1}, "y": {A: 1}, "z": {A: 0b10}})
     assert [each.peer_id for each in left.useful(lambda peer: peer != "y")] == ["x"]
     left.sources["x"].given_up = "lied"
     assert [each.peer_id for each in left.useful(anybody)] == ["y"]
     left.sources["y"].refuse(A, 0b1, 0)
-    assert left.useful(anybody) == [] and left.take(left.sources["y"], {A: 1}) is None
+    assert left.useful(anybody) == [] and left.take(left.sources["y"], at_most(1)) is None
     assert left.left() == {A: 0b1}
 
 
 def test_what_a_source_refuses_it_is_not_asked_again() -> None:
     left = work({A: 0b1111}, {"x": {A: 0b1111}})
     (source,) = left.useful(anybody)
-    assert left.take(source, {A: 4}) == (A, 0, 4)
+    assert left.take(source, at_most(4)) == (A, 0, 4)
     source.refuse(A, 0b1111, 0b0010 | 1 << 60)
     left.give_back(A, 0b1111)
-    assert left.take(source, {A: 4}) == (A, 0, 1)
-    assert left.take(source, {A: 4}) == (A, 2, 2)
-    assert left.take(source, {A: 4}) is None and left.left() == {A: 0b10}
+    assert left.take(source, at_most(4)) == (A, 0, 1)
+    assert left.take(source, at_most(4)) == (A, 2, 2)
+    assert left.take(source, at_most(4)) is None and left.left() == {A: 0b10}
+
+
+def test_what_must_come_before_is_waited_for() -> None:
+    open_now = {A: 0b11, B: 0}
+    left = work({A: 0b11, B: 0b111}, {"x": {A: 0b11, B: 0b111}, "y": {B: 0b111}}, open_now.__getitem__)
+    x, y = left.useful(anybody)
+    assert left.can_take(x) and not left.can_take(y) and left.take(y, at_most(9)) is None
+    assert left.take(x, at_most(9)) == (A, 0, 2)
+    assert not left.can_take(x) and left.useful(anybody) == [x, y]  # they can give what is not open yet
+    open_now[B] = 0b110
+    assert left.can_take(x) and left.take(y, at_most(9)) == (B, 1, 2)
+    assert not left.can_take(x) and left.left() == {B: 0b001}
 
 
 @pytest.mark.parametrize(("heard", "allowed"), [(True, FAILURES), (False, FAILURES_UNHEARD)])
@@ -92,7 +112,7 @@ def test_it_rests_as_long_as_it_asks_for_within_reason() -> None:
     assert source.rests_until == LAST_REST
 
 
-def measured(left: Work, rates: Mapping[str, float]) -> None:
+def measured(left: Work[CallKey], rates: Mapping[str, float]) -> None:
     """Sources that have sent at these rates, in bytes a second."""
     left.useful(anybody)
     for peer_id, rate in rates.items():

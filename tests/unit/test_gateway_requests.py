@@ -188,7 +188,9 @@ def test_tools() -> None:
     assert chat(tools=[TOOL], tool_choice="none").tools.choice == "none"
     assert chat(tools=[TOOL], tool_choice="required").tools.choice == "required"
     named = {"type": "function", "function": {"name": "weather"}}
-    assert chat(tools=[TOOL], tool_choice=named).tools == Tools((TOOL,), "weather", named=True)
+    assert chat(tools=[TOOL], tool_choice=named).tools == Tools(
+        (TOOL,), "weather", named=True, raw_choice=named
+    )
     assert not chat(tools=[TOOL], parallel_tool_calls=False).tools.several
 
 

@@ -1,19 +1,19 @@
 """Whose turn it is: reading prompts or writing, and among users. Pure.
 
 1. While some read and others write, passes alternate by time: a chunk of a prompt is followed by passes of
-   those who write, until they have had their share. Nobody waits for more than a chunk, and a long prompt
-   costs the others a share of their speed, however long it is.
+   those who write, until they have had their share. Nobody waits for more than a chunk or two, and a long
+   prompt costs the others half of their speed at most, however long it is. Where more read than write,
+   reading has the larger share, a part for each: a pass for few of many is badly used.
 2. Chunks go round among users, and a user's prompts are read one after the other: the first is answered
    early, and the next finds read what they have in common.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 READING_SHARE = 0.5
-"""Share of the time for prompts while others write. Whoever writes then has half their speed at least, and a
-prompt takes twice as long at most."""
+"""Share of the time that prompts have at least while others write: a prompt takes twice as long at most."""
 
 MOST_USERS = 1024
 """Users whose last turn is remembered; a forgotten one is taken for new, which costs others one turn."""
@@ -23,18 +23,19 @@ class Turns:
     """Reading and writing in turns by time.
 
     Args:
-        reading_share: of the time while there are both; 1: prompts first.
+        reading_share: of the time at least, while there are both; 1: prompts first.
     """
 
     def __init__(self, reading_share: float = READING_SHARE) -> None:
-        self._share = reading_share
+        self._least = self._share = reading_share
         self._balance = 0.0  # seconds that reading has had beyond its share
 
-    def reads(self, reading: bool, writing: bool) -> bool:
-        """Whether the next pass reads, where there is this to do."""
-        if not (reading and writing):
+    def reads(self, readers: int, writers: int) -> bool:
+        """Whether the next pass reads, where so many have this to do, and so many that."""
+        if not (readers and writers):
             self._balance = 0.0  # what one had while the other wanted nothing is not owed
-            return reading
+            return readers > 0
+        self._share = max(self._least, readers / (readers + writers))
         return self._balance <= 0
 
     def spent(self, seconds: float, *, reading: bool) -> None:
@@ -62,9 +63,20 @@ class RoundRobin:
             del self._last[next(iter(self._last))]
 
 
-def split_evenly(count: int, most: int) -> int:
-    """Members of a pass, of so many in all: as few passes as may be, of about the same size.
+def window(waited: Sequence[int], most: int) -> range:
+    """Who of those that write takes part in a pass with so many rows, where they have to be neighbours.
 
-    Nobody goes alone if there is company.
+    As many as may be: windows overlap, so that those in the middle are in more of them, and nobody is in
+    fewer than if all took turns.
+
+    Args:
+        waited: passes that each has waited for.
     """
-    return -(-count // -(-count // most)) if count else 0
+    count = len(waited)
+    if count <= most:
+        return range(count)
+    passes = -(-count // most)
+    first = max(range(count), key=lambda index: waited[index])
+    starts = [number * (count - most) // (passes - 1) for number in range(passes)]
+    start = next(each for each in starts if each <= first < each + most)
+    return range(start, start + most)

@@ -57,6 +57,41 @@ class TensorToWrite:
     data: Bytes | Iterable[Bytes] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything of a file is.
+
+    Attributes:
+        head: the file's first bytes: metadata and tensor list.
+        starts, sizes: of each tensor's data, in bytes from the file's beginning.
+        total: size of the file.
+    """
+
+    head: bytes
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    total: int
+
+
+def lay_out(target: Path, metadata: Mapping[str, GGUFValue], tensors: Sequence[TensorToWrite]) -> Layout:
+    """Where `write_gguf` puts what; of the tensors' data nothing is read.
+
+    Args:
+        target: for errors.
+
+    Raises:
+        GGUFError: names or shapes don't fit.
+    """
+    alignment = _alignment(target, metadata)
+    sizes = _checked_sizes(target, tensors)
+    head = _encode_head(target, metadata, tensors, sizes, alignment)
+    starts, end = [], _padded(len(head), alignment)
+    for size in sizes:
+        starts.append(end)
+        end += _padded(size, alignment)
+    return Layout(head, tuple(starts), tuple(sizes), end)
+
+
 def write_gguf(
     target: Path | str, metadata: Mapping[str, GGUFValue], tensors: Sequence[TensorToWrite]
 ) -> int:
@@ -67,26 +102,21 @@ def write_gguf(
             part of the file is left behind.
     """
     target = Path(target)
-    alignment = _alignment(target, metadata)
-    sizes = _checked_sizes(target, tensors)
-    head = _encode_head(target, metadata, tensors, sizes, alignment)
-    start = _padded(len(head), alignment)
-    total = start + sum(_padded(size, alignment) for size in sizes)
-    solid = sum(size for size, tensor in zip(sizes, tensors, strict=True) if tensor.data is not None)
+    layout = lay_out(target, metadata, tensors)
+    placed = list(zip(tensors, layout.starts, layout.sizes, strict=True))
+    solid = sum(size for tensor, _, size in placed if tensor.data is not None)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     try:
-        _check_space(target, start + solid)
+        _check_space(target, len(layout.head) + solid)
         try:
             # "x": never write through somebody else's file of that name
             with temporary.open("xb") as file:
-                file.write(head)
-                offset = start
-                for tensor, size in zip(tensors, sizes, strict=True):
+                file.write(layout.head)
+                for tensor, start, size in placed:
                     if tensor.data is not None:
-                        file.seek(offset)
+                        file.seek(start)
                         _write_data(file, target, tensor, size)
-                    offset += _padded(size, alignment)
-                file.truncate(total)
+                file.truncate(layout.total)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(target)
@@ -97,7 +127,7 @@ def write_gguf(
         raise GGUFError(
             f"{target}: cannot write: {error.strerror}: check the directory and the disk"
         ) from error
-    return total
+    return layout.total
 
 
 def encode_value(value: GGUFValue) -> bytes:

@@ -16,18 +16,22 @@ export function write(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
+// Where the browser can, what is moved keeps the focus and what is open in it.
+export function put(parent, child, before) {
+  if (child.isConnected && parent.moveBefore) parent.moveBefore(child, before);
+  else parent.insertBefore(child, before);
+}
+
 export function facts(list, rows) {
   const known = new Map([...list.children].map((each) => [each.dataset.key, each]));
-  for (const [key, text] of rows) {
+  rows.forEach(([key, text], index) => {
     let row = known.get(key);
-    if (row === undefined) {
-      row = element("div", { "data-key": key }, element("dt", {}, key), element("dd"));
-      list.append(row);
-    }
+    if (row === undefined) row = element("div", { "data-key": key }, element("dt", {}, key), element("dd"));
     known.delete(key);
+    if (list.children[index] !== row) put(list, row, list.children[index] ?? null);
     write(row.lastElementChild, text);
-  }
-  for (const row of known.values()) row.remove();
+  });
+  while (list.children.length > rows.length) list.lastElementChild.remove();
 }
 
 export function lines(list, texts) {
@@ -35,12 +39,11 @@ export function lines(list, texts) {
   list.replaceChildren(...texts.map((each) => element("li", {}, each)));
 }
 
-export function cell(row, index, text, small = "") {
+// A table's cell; below its text, smaller, what is more.
+export function cell(row, index, text, more = "") {
   const target = row.cells[index];
-  const shown = target.firstChild;
-  if (shown === null || shown.nodeType !== Node.TEXT_NODE) target.prepend(document.createTextNode(text));
-  else if (shown.data !== text) shown.data = text;
-  let below = target.querySelector("small");
-  if (below === null && small) { below = element("small"); target.append(below); }
-  if (below !== null) write(below, small);
+  if (target.told === `${text}\n${more}`) return;
+  target.told = `${text}\n${more}`;
+  target.textContent = text;
+  if (more) target.append(element("small", {}, more));
 }

@@ -1,9 +1,11 @@
 // The node's events: a snapshot first, then what changed. Goes on by itself when the node comes back.
 
-const SILENCE_MS = 25000; // the node says something each second while it lives
-const AGAIN_MS = 5000; // EventSource gives up when it is refused (too many pages, an old node)
+const SILENCE_MS = 25000; // the node says something every ten seconds while it lives
+const AGAIN_MS = 3000; // EventSource gives up when it is refused (too many pages, a node that is starting)
+const SECTIONS = ["node", "models", "answers", "gateway", "warnings"];
 
 export class Feed {
+  // onChange(sections, ids of the peers that changed or null for all); onState("live" or "lost")
   constructor(onChange, onState) {
     this.status = null;
     this.onChange = onChange;
@@ -16,6 +18,7 @@ export class Feed {
 
   open() {
     this.source?.close();
+    clearTimeout(this.again);
     this.heard = Date.now();
     const source = (this.source = new EventSource("/api/events"));
     const on = (name, take) => source.addEventListener(name, (event) => {
@@ -26,24 +29,22 @@ export class Feed {
       this.status = status;
       this.peers = new Map(status.peers.map((peer) => [peer.id, peer]));
       this.onState("live");
-      this.onChange(new Set(["node", "peers", "models", "answers", "gateway", "warnings"]), null);
+      this.onChange(["peers", ...SECTIONS], null);
     });
-    for (const section of ["node", "models", "answers", "gateway", "warnings"]) {
-      on(section, (value) => { this.status[section] = value; this.onChange(new Set([section]), null); });
+    for (const section of SECTIONS) {
+      on(section, (value) => { this.status[section] = value; this.onChange([section], null); });
     }
     on("peers", ({ changed, gone, left_out }) => {
       for (const peer of changed) this.peers.set(peer.id, peer);
       for (const id of gone) this.peers.delete(id);
       this.status.peers_left_out = left_out;
-      this.onChange(new Set(["peers"]), new Set([...changed.map((peer) => peer.id), ...gone]));
+      this.onChange(["peers"], changed.map((peer) => peer.id));
     });
     source.addEventListener("open", () => { this.heard = Date.now(); });
     source.addEventListener("error", () => {
+      if (this.source !== source) return;
       this.onState("lost");
-      if (source.readyState === EventSource.CLOSED && this.source === source) {
-        clearTimeout(this.again);
-        this.again = setTimeout(() => this.open(), AGAIN_MS);
-      }
+      if (source.readyState === EventSource.CLOSED) this.again = setTimeout(() => this.open(), AGAIN_MS);
     });
   }
 

@@ -1,12 +1,11 @@
 // The table of peers: rows are kept and changed in place, and only as many are made as somebody looks at.
 
-import { byId, cell, element, write } from "./elements.js";
+import { byId, cell, element, facts, put, write } from "./elements.js";
 import { ago, clock, count, fixed, runs } from "./words.js";
 
 const SHOWN = 100; // rows at first
-const AT_ONCE = 40; // rows made in one frame: a thousand are half a second of work
+const AT_ONCE = 40; // rows made in one go: a thousand are half a second of work
 const NAMES = new Intl.Collator([], { sensitivity: "base", numeric: true });
-const COLUMNS = [["peer", ""], ["state", ""], ["route", ""], ["address", ""], ["RTT", "n"], ["loss", "n"], ["last seen", ""], ["cells", "n"], ["calls", "n"], ["failed, late", "n"], ["credit", "n"]];
 const ORDER = { online: 0, heard: 1, offline: 2 };
 const COLOURS = { online: "badge good", heard: "badge", offline: "badge bad" };
 
@@ -14,24 +13,33 @@ export class Peers {
   constructor(feed) {
     this.feed = feed;
     this.rows = new Map();
-    this.open = new Set();
+    this.due = new Set(); // ids of rows that show what is no longer so
     this.most = SHOWN;
     this.body = byId("peers").tBodies[0];
-    byId("find").addEventListener("input", () => { this.most = SHOWN; this.update(null); });
-    byId("more").addEventListener("click", () => { this.most = Infinity; this.update(null); });
+    this.columns = [...byId("peers").tHead.rows[0].cells].map((each) => [each.textContent, each.className]);
+    byId("find").addEventListener("input", () => { this.most = SHOWN; this.update(); });
+    byId("more").addEventListener("click", () => { this.most = Infinity; this.update(); });
   }
 
-  // changed: ids, or null for all
-  update(changed) {
+  // Peers that have changed, null: any may have. `update` shows it.
+  note(ids) {
+    for (const id of ids ?? this.rows.keys()) this.due.add(id);
+  }
+
+  update() {
     const { peers, status } = this.feed;
+    if (!status) return;
     const wanted = byId("find").value.trim().toLowerCase();
     const matches = (peer) => !wanted || [peer.name, peer.id, peer.address, peer.state, peer.route?.kind ?? ""].some((text) => text.toLowerCase().includes(wanted));
     const found = [...peers.values()].filter(matches).sort(compare);
     const shown = found.slice(0, this.most);
-    const online = [...peers.values()].filter((peer) => peer.connected).length;
+    let online = 0;
+    for (const peer of peers.values()) online += peer.connected;
     write(byId("peers-count"), peers.size ? `${count(online)} online of ${count(peers.size + status.peers_left_out)}` : "");
-    byId("peers").hidden = !shown.length;
+    byId("peers-scroll").hidden = !shown.length;
     byId("no-peers").hidden = peers.size > 0;
+    byId("find-label").hidden = !peers.size;
+    byId("none-found").hidden = !peers.size || shown.length > 0;
     const more = byId("more");
     more.hidden = shown.length === found.length;
     write(more, `Show all ${count(found.length)}`);
@@ -46,21 +54,22 @@ export class Peers {
       const isNew = row === undefined;
       if (isNew && (room -= 1) < 0) {
         clearTimeout(this.later);
-        this.later = setTimeout(() => this.update(new Set()), 0);
-        break;
+        this.later = setTimeout(() => this.update(), 0);
+        return;
       }
       if (isNew) { row = this.make(peer); this.rows.set(peer.id, row); }
-      if (isNew || changed === null || changed.has(peer.id)) this.fill(row, peer);
+      if (this.due.delete(peer.id) || isNew) this.fill(row, peer);
       if (row === place) place = row.nextElementSibling;
-      else this.body.insertBefore(row, place);
+      else put(this.body, row, place);
       if (row.detail) {
         if (row.detail === place) place = place.nextElementSibling;
-        else this.body.insertBefore(row.detail, place);
+        else put(this.body, row.detail, place);
       }
     }
+    this.due.clear(); // the others have no row
   }
 
-  // Once a second or less: what grows older by itself.
+  // What grows older by itself.
   age(now) {
     for (const [id, row] of this.rows) {
       const peer = this.feed.peers.get(id);
@@ -69,18 +78,19 @@ export class Peers {
   }
 
   make(peer) {
-    const row = element("tr", { "data-peer": peer.id }, ...COLUMNS.map(([label, kind]) => element("td", { "data-label": label, class: kind || null })));
+    const row = element("tr", { role: "row", "data-peer": peer.id }, ...this.columns.map(([label, kind]) => element("td", { role: "cell", "data-label": label, class: kind || null })));
     row.toggle = element("button", { type: "button", class: "name", "aria-expanded": "false" });
     row.toggle.addEventListener("click", () => this.toggle(peer.id));
-    row.cells[0].append(row.toggle, element("small"));
+    row.short = element("small");
+    row.cells[0].append(row.toggle, row.short);
     row.state = element("span");
     row.cells[1].append(row.state);
     return row;
   }
 
   fill(row, peer) {
-    write(row.toggle, peer.name || "no name");
-    write(row.cells[0].querySelector("small"), peer.short_id);
+    write(row.toggle, peer.name || peer.short_id);
+    write(row.short, peer.name ? peer.short_id : "");
     write(row.state, peer.state);
     row.state.className = COLOURS[peer.state];
     const route = peer.route;
@@ -93,33 +103,32 @@ export class Peers {
     cell(row, 8, count(peer.calls.made));
     cell(row, 9, `${count(peer.calls.failed)}, ${count(peer.calls.late)}`);
     cell(row, 10, peer.credit === null ? "" : fixed(peer.credit, 3));
-    if (row.detail) this.describe(row.detail.cells[0], peer);
+    if (row.detail) this.describe(row.detail, peer);
   }
 
   toggle(id) {
     const row = this.rows.get(id);
     if (row.detail) { row.detail.remove(); row.detail = null; } else {
-      row.detail = element("tr", { class: "detail" }, element("td", { colspan: COLUMNS.length }));
-      this.describe(row.detail.cells[0], this.feed.peers.get(id));
+      row.detail = element("tr", { role: "row", class: "detail" }, element("td", { role: "cell", colspan: this.columns.length }, element("dl", { class: "facts" })));
+      this.describe(row.detail, this.feed.peers.get(id));
       row.after(row.detail);
     }
     row.toggle.setAttribute("aria-expanded", String(Boolean(row.detail)));
   }
 
-  describe(target, peer) {
+  describe(detail, peer) {
     const model = (id) => this.feed.status.models.find((each) => each.id === id)?.name || id.slice(0, 12);
-    const told = [
-      ["id", peer.id],
-      ["version", peer.version || "unknown"],
-      ["reachable", `${peer.reach}${peer.relays ? ", relays for others" : ""}`],
+    facts(detail.querySelector("dl"), [
+      ["peer id", peer.id],
+      ...peer.holds.map((held) => [`serves of ${model(held.model)}`, runs(held.experts)]),
+      ["not asked by this node because", peer.unusable],
+      ["panal", peer.version || "unknown"],
+      ["can be reached by strangers", `${{ public: "yes", private: "no" }[peer.reach] ?? "unknown"}${peer.relays ? "; relays for others" : ""}`],
       ["connected since", peer.since === null ? "not connected" : clock(peer.since)],
-      ["by", peer.route ? `${peer.route.transport}${peer.route.via ? ` through ${peer.route.via}` : ""}` : ""],
+      ["by", peer.route ? `${peer.route.transport.toUpperCase()}${peer.route.via ? ` through ${peer.route.via}` : ""}` : ""],
       ["calls it made here", count(peer.calls.served)],
-      ["its load", peer.load_ms === null ? "unknown" : `${count(peer.load_ms)} ms`],
-      ...peer.holds.map((held) => [`holds of ${model(held.model)}`, runs(held.experts)]),
-      ["not of use because", peer.unusable],
-    ].filter(([, text]) => text);
-    target.replaceChildren(element("dl", { class: "facts" }, ...told.map(([name, text]) => element("div", {}, element("dt", {}, name), element("dd", {}, text)))));
+      ["a call there waits", peer.load_ms === null ? "" : `${count(peer.load_ms)} ms`],
+    ].filter(([, text]) => text));
   }
 }
 

@@ -1,6 +1,7 @@
 // Numbers and times as people read them. Pure.
 
 const SIZES = ["B", "KiB", "MiB", "GiB", "TiB"];
+const RUNS_NAMED = 6; // the rest is counted
 
 export function size(bytes) {
   if (bytes === null || bytes === undefined) return "unknown";
@@ -10,6 +11,8 @@ export function size(bytes) {
 }
 
 export const count = (number) => number.toLocaleString("en");
+
+export const many = (number, thing) => `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
 
 export const fixed = (number, digits) => (number === null ? "" : number.toFixed(digits));
 
@@ -28,9 +31,10 @@ export const clock = (unix) => new Date(unix * 1000).toLocaleString([], { dateSt
 // Cells of runs [[first layer, last layer, [[first expert, last expert], ...]], ...], shortly.
 export function runs(cells) {
   const range = (first, last) => (first === last ? `${first}` : `${first}-${last}`);
-  return cells.slice(0, 6)
-    .map(([first, last, experts]) => `layer${first === last ? "" : "s"} ${range(first, last)}: experts ${experts.map((each) => range(...each)).join(", ")}`)
-    .concat(cells.length > 6 ? [`and ${cells.length - 6} more runs`] : [])
+  const ranges = (experts) => experts.slice(0, RUNS_NAMED).map((each) => range(...each)).concat(experts.length > RUNS_NAMED ? ["..."] : []).join(", ");
+  return cells.slice(0, RUNS_NAMED)
+    .map(([first, last, experts]) => `layer${first === last ? "" : "s"} ${range(first, last)}: experts ${ranges(experts)}`)
+    .concat(cells.length > RUNS_NAMED ? [`and ${cells.length - RUNS_NAMED} more runs`] : [])
     .join("; ");
 }
 

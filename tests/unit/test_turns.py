@@ -1,4 +1,4 @@
-"""Whose turn it is: reading or writing, users, those who wait."""
+"""Whose turn it is: reading or writing, users, those who wait, those who have to be neighbours."""
 
 from __future__ import annotations
 
@@ -6,34 +6,44 @@ import pytest
 
 from node.decode.continuous.admission import LEAST_RETRY, MOST_RETRY, UNKNOWN_RETRY, WaitingRoom
 from node.decode.continuous.rate import WINDOW, Rate
-from node.decode.continuous.schedule import MOST_USERS, RoundRobin, Turns, split_evenly
+from node.decode.continuous.schedule import MOST_USERS, RoundRobin, Turns, window
 
 
 def test_reading_and_writing_take_turns_by_time() -> None:
     turns = Turns(0.5)
-    assert turns.reads(True, True)
+    assert turns.reads(1, 7)
     turns.spent(3.0, reading=True)
     for _ in range(3):  # passes of a second each
-        assert not turns.reads(True, True)
+        assert not turns.reads(1, 7)
         turns.spent(1.0, reading=False)
-    assert turns.reads(True, True)
+    assert turns.reads(1, 7)
+
+
+def test_many_who_read_have_a_part_each() -> None:
+    turns = Turns(0.5)
+    passes = []
+    for _ in range(40):
+        passes.append(turns.reads(3, 1))
+        turns.spent(1.0, reading=passes[-1])
+    assert passes.count(True) == 30
+    assert not any(passes[n : n + 2] == [False, False] for n in range(39))
 
 
 def test_who_is_alone_owes_nothing() -> None:
     turns = Turns(0.5)
     for _ in range(10):
-        assert turns.reads(True, False)
+        assert turns.reads(1, 0)
         turns.spent(5.0, reading=True)
-    assert not turns.reads(False, True)
+    assert not turns.reads(0, 1)
     turns.spent(100.0, reading=False)
-    assert not turns.reads(False, True) and not turns.reads(False, False)
-    assert turns.reads(True, True)
+    assert not turns.reads(0, 1) and not turns.reads(0, 0)
+    assert turns.reads(1, 1)
 
 
 def test_prompts_first() -> None:
     turns = Turns(1.0)
     for _ in range(5):
-        assert turns.reads(True, True)
+        assert turns.reads(1, 9)
         turns.spent(1.0, reading=True)
 
 
@@ -56,10 +66,22 @@ def test_users_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "most", "size"), [(0, 7, 0), (1, 7, 1), (7, 7, 7), (8, 7, 4), (9, 7, 5), (15, 7, 5)]
+    ("count", "passes"),
+    [
+        (0, [range(0)]),
+        (1, [range(1)]),
+        (7, [range(7)]),
+        (8, [range(7), range(1, 8)]),
+        (14, [range(7), range(7, 14)]),
+        (15, [range(7), range(4, 11), range(8, 15)]),
+    ],
 )
-def test_passes_of_about_the_same_size(count: int, most: int, size: int) -> None:
-    assert split_evenly(count, most) == size
+def test_passes_are_full_and_everybody_is_in_one(count: int, passes: list[range]) -> None:
+    waited = [1] * count
+    for expected in passes * 3:
+        taken = window(waited, 7)
+        assert taken == expected
+        waited = [0 if index in taken else each + 1 for index, each in enumerate(waited)]
 
 
 def test_one_user_does_not_keep_others_waiting() -> None:

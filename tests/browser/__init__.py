@@ -1,0 +1,1 @@
+"""The status page in a browser: Debian's chromium, driven through playwright."""
