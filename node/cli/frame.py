@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO, cast
 
 from node.cli import (
     bench,
+    chat,
     demo,
     doctor,
     generate,
@@ -42,8 +43,8 @@ EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head` leaves
 
 COMMANDS = (
-    demo, verify, init, run, generate, netcheck, status, pause, swarm, model, slices, home, bench, service,
-    doctor,
+    demo, verify, init, run, generate, chat, netcheck, status, pause, swarm, model, slices, home, bench,
+    service, doctor,
 )  # fmt: skip
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -66,6 +67,8 @@ Two machines. On the one that serves experts (it prints its address):
 On the one that asks:
   panal init --model MODEL.gguf --peer /ip4/.../udp/4190/quic-v1/p2p/12D3...
   panal generate -c node.toml -p "Once upon a time"
+  panal run -c node.toml         page and OpenAI-compatible API at http://127.0.0.1:4190
+  panal chat -c node.toml
 
 On one network they find each other without --peer; elsewhere one address of the swarm is enough.
 What works from here, and what to do about the rest:
