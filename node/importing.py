@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from node.engine.library import EngineError, Library
@@ -48,26 +49,56 @@ def import_model(
     known = store.find(model, thorough=thorough)
     if known is not None:
         return known
+    made: Manifest | None = None
+
+    with MappedModel(model) as mapped:
+
+        def manifest_of(calls: list[TracedCall]) -> Manifest:
+            nonlocal made
+            made = made or digest_model(mapped, calls, say)
+            return made
+
+        def keep(workspace: Path, trunk: Path, manifest: Manifest) -> StoredModel:
+            mapped.check_unchanged()  # the other process has opened the file by its name
+            return store.add(workspace, trunk, manifest, Source.of(model))
+
+        return prove_trunk(library, store, model, plan, manifest_of, keep, say)
+
+
+def prove_trunk(
+    library: Library,
+    store: Store,
+    model: ModelFile,
+    plan: TrunkPlan,
+    manifest_of: Callable[[list[TracedCall]], Manifest],
+    keep: Callable[[Path, Path, Manifest], StoredModel],
+    say: Progress,
+) -> StoredModel:
+    """Write a model's trunk, put it through the gate, and keep it.
+
+    Args:
+        manifest_of: the manifest, given the calls of the trunk's graph.
+        keep: (workspace, trunk, manifest) -> what it comes to, once the trunk is proven.
+
+    Raises:
+        ImportFailed: no way of cutting its trunk passes the gate.
+    """
     reasons = [f"cut: {plan.reason}"] if not plan.cut_possible else []
-    manifest: Manifest | None = None
-    with MappedModel(model) as mapped, store.workspace() as workspace, Prover(library, say) as prover:
+    with store.workspace() as workspace, Prover(library, say) as prover:
         trunk = workspace / "trunk.gguf"
         for kind in trunk_kinds(plan):
             say(f"writing the trunk ({kind})", 0, 0)
             write_trunk(plan, model, trunk, kind)
             try:
-                calls = prover.read_calls(trunk)
-                if manifest is None:
-                    manifest = digest_model(mapped, calls, say)
+                manifest = manifest_of(prover.read_calls(trunk))
                 reason = prover.compare(model.path, trunk, manifest)
             except EngineError as error:
                 reasons.append(f"{kind}: {error}".replace(f"{trunk}: ", ""))
                 continue
             if not reason:
-                mapped.check_unchanged()  # the other process has opened the file by its name
-                return store.add(workspace, trunk, manifest, Source.of(model))
+                return keep(workspace, trunk, manifest)
             reasons.append(f"{kind}: {reason}")
-    raise ImportFailed(f"{path}: cannot be run in parts: {_joined(reasons)}")
+    raise ImportFailed(f"{model.path}: cannot be run in parts: {_joined(reasons)}")
 
 
 def _joined(reasons: list[str]) -> str:

@@ -1,12 +1,14 @@
-"""A backbone with its API in this process, over real expert servers; and clients for it."""
+"""APIs over expert servers that are processes: of a `panal run`, and of a node here to look into."""
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 import trio
 from openai import OpenAI
@@ -24,6 +26,8 @@ from node.http.door import HttpDoor
 from node.http.listening import DoorSettings
 from node.local_swarm import LocalSwarm
 from node.model.manifest import Manifest
+from tests.open_door import ask, until
+from tests.swarm_process import Home, NodeProcess, running
 
 WAIT_SECONDS = 60.0
 """For a model to be opened and its peers to be found; the machine may be busy."""
@@ -113,9 +117,9 @@ class ApiNode:
     def url(self) -> str:
         return f"{self.door.url}/v1"
 
-    def client(self, **options: object) -> OpenAI:
+    def client(self) -> OpenAI:
         """An OpenAI client of this node that tries once."""
-        return OpenAI(base_url=self.url, api_key="none", max_retries=0, **options)  # type: ignore[arg-type]
+        return client_of(self.url)
 
     def __enter__(self) -> ApiNode:
         self._thread.start()
@@ -136,3 +140,37 @@ class ApiNode:
     ) -> None:
         self.end()
         self._ends.close()
+
+
+@contextmanager
+def api_process(
+    folder: Path, store: Path, model: Path, manifest: Manifest, *, servers: int = 3, backbone: str = ""
+) -> Iterator[str]:
+    """A swarm of `panal run` processes, the last of them with a backbone: the URL of its API.
+
+    Args:
+        backbone: further lines of [backbone].
+    """
+    with LocalSwarm(folder / "servers", store, threads=1) as swarm:
+        swarm.start(model, manifest, servers)
+        home = Home(
+            folder / "api",
+            store,
+            model,
+            peers=[str(address) for address in swarm.addresses],
+            rest=f'[http]\nlisten = "127.0.0.1:0"\n[backbone]\nmodel = "{model}"\n{backbone}\n',
+        )
+        node = NodeProcess(home)
+        with running([node]):
+            node.start().ready()
+            url = json.loads((home.folder / "http.json").read_text(encoding="utf-8"))["address"]
+            place = urlsplit(url)
+            assert place.hostname is not None and place.port is not None
+            where = place.hostname, place.port
+            until(lambda: ask(where, "GET /health HTTP/1.1").status == 200, WAIT_SECONDS)
+            yield f"{url}/v1"
+
+
+def client_of(url: str) -> OpenAI:
+    """An OpenAI client that tries once."""
+    return OpenAI(base_url=url, api_key="none", max_retries=0)

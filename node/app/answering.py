@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 
 import trio
 
@@ -14,6 +15,7 @@ from node.decode.continuous.opening import DecoderSettings
 from node.decode.live_backbone import LiveBackbone
 from node.decode.not_covered import NotCovered
 from node.gateway.backbone_speaker import BackboneSpeaker
+from node.gateway.chat_template import ChatTemplate
 from node.gateway.speaker import NotReady, Speaker
 from node.swarm.node import SwarmNode
 
@@ -84,13 +86,14 @@ class AnsweringPart:
         ) as live:
             self.live, self.model_id = live, live.backbone.stored.model_id
             self.decoder = decoder = Decoder(live, settings)
-            chat = None  # TODO lead: CHAT
-            async with trio.open_nursery() as nursery:
-                self._why = "making room for answers"
-                await nursery.start(decoder.run)
-                self._speaker = BackboneSpeaker(live.backbone, decoder, self.model, chat=chat)
-                self._on_ready()
-                await self._say_when_covered(live)
+            chat = await trio.to_thread.run_sync(ChatTemplate.from_model, live.backbone.model)
+            with nullcontext() if chat is None else closing(chat):
+                async with trio.open_nursery() as nursery:
+                    self._why = "making room for answers"
+                    await nursery.start(decoder.run)
+                    self._speaker = BackboneSpeaker(live.backbone, decoder, self.model, chat=chat)
+                    self._on_ready()
+                    await self._say_when_covered(live)
 
     async def _say_when_covered(self, live: LiveBackbone) -> None:
         """Tell the log once whether all experts are in reach; and then wait for the end."""

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,6 @@ from node.cli.arguments import DEFAULT_CONFIG, Subparsers, add_command, add_json
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
-    from node.config import NodeConfig
     from node.config.shape import ServeTable
 
 
@@ -35,7 +35,11 @@ def add_arguments(subparsers: Subparsers) -> None:
         "init",
         run,
         "write this node's config and make its identity",
-        epilog="The identity key stays as it is if the store has one, with --force too.",
+        epilog=(
+            "On a terminal, without a word of what the node is to do, it asks; and what it then writes is this\n"
+            "device's own config, which panal run finds by itself. The identity key stays as it is if there is\n"
+            "one, with --force too."
+        ),
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
@@ -87,18 +91,43 @@ def add_arguments(subparsers: Subparsers) -> None:
         metavar="SIZE",
         help='with --model: memory for experts computed here, to save trips, like "4GiB" or "50%%"',
     )
+    parser.add_argument(
+        "--memory",
+        type=_memory,
+        metavar="SIZE",
+        help="with one --serve MODEL: the node chooses within so much memory what the swarm lacks most",
+    )
+    parser.add_argument(
+        "--idle-only", action="store_true", help="serve only while nobody else uses this device"
+    )
+    parser.add_argument(
+        "--schedule",
+        action="append",
+        default=[],
+        type=_window,
+        metavar="TIMES",
+        help='serve only at these times, like "mon-fri 22:00-07:00"; may be repeated',
+    )
     parser.add_argument("--force", action="store_true", help="overwrite the config")
+    parser.add_argument("--yes", action="store_true", help="ask nothing, on a terminal too")
+    parser.add_argument(
+        "--check", action="store_true", help="ask the network too how this node is reached, as netcheck does"
+    )
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the config, make or load the identity, say what comes next."""
+    """Ask if need be, write the config, make or load the identity, say what comes next."""
+    from node.cli.init_next import check_reach, next_step
     from node.config import default_store, parse_config, render_config
     from node.config.models import check_models
     from node.config.own_address import dialable
     from node.config.shape import DEFAULT_LISTEN
     from routing.identity import Identity
 
+    is_asked = _says_nothing(args) and not (args.yes or args.json) and _is_terminal()
+    if is_asked:
+        _ask(args)
     if args.home_memory is not None and args.model is None:
         raise LocalError("--home-memory is for the model that runs from here: give it with --model")
     path: Path = args.output if args.dir is None else args.dir / DEFAULT_CONFIG
@@ -107,10 +136,12 @@ def run(args: argparse.Namespace) -> int:
         store=None if args.dir is None else "store",
         listen=args.listen or DEFAULT_LISTEN,
         peers=args.peer,
-        model=None if args.model is None else _model_from(args.model, path),
+        model=None if args.model is None else model_from(args.model, path),
         home_memory=args.home_memory,
-        serve=[_table(serve, path) for serve in args.serve],
+        serve=_tables(args, path),
         relay=args.relay,
+        idle_only=args.idle_only,
+        schedule=args.schedule,
     )
     config = parse_config(text, path, default_store(os.environ))
     if path.exists() and not args.force:
@@ -137,8 +168,42 @@ def run(args: argparse.Namespace) -> int:
     if config.serve or args.relay:  # others dial these; one that only asks listens nowhere
         chosen_later = "its port is chosen at each start (the config says port 0); panal run prints it"
         print(f"address  {address or chosen_later}")
-    print(f"\n{_next_step(config, _place(args))}")
+    if args.check or is_asked:
+        check_reach(path)
+    print(f"\n{next_step(config, _place(args))}")
     return 0
+
+
+def _says_nothing(args: argparse.Namespace) -> bool:
+    """Whether no flag says what the node is to be."""
+    said = (args.name, args.listen, args.model, args.home_memory, args.memory)
+    several = (args.peer, args.serve, args.schedule)
+    return (
+        not any(each is not None for each in said) and not any(several) and not (args.relay or args.idle_only)
+    )
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(args: argparse.Namespace) -> None:
+    """Have the terminal say what no flag says."""
+    from node.cli.init_questions import Terminal, ask
+    from node.config import default_store
+    from node.device.which_config import default_config
+
+    if args.dir is None and args.output == DEFAULT_CONFIG:
+        args.output = default_config(os.environ)
+    path: Path = args.output if args.dir is None else args.dir / DEFAULT_CONFIG
+    store = default_store(os.environ) if args.dir is None else args.dir / "store"
+    answers = ask(Terminal(), path, store, overwrites=path.exists() and not args.force)
+    args.force = True
+    args.name, args.peer, args.relay = answers.name, answers.peers, answers.relay
+    args.model, args.home_memory = answers.model, answers.home_memory
+    args.idle_only, args.memory = answers.idle_only, answers.memory
+    if answers.serve is not None:
+        args.serve = [Serve(answers.serve, answers.serve, None, None)]
 
 
 def _listen(text: str) -> str:
@@ -151,18 +216,38 @@ def _listen(text: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _peer(text: str) -> str:
-    """An argparse type: whom to dial, as it is written into the config."""
+def peer_address(text: str) -> str:
+    """Whom to dial, as it is written into the config.
+
+    Raises:
+        LocalError: no address, or it does not say who must answer.
+    """
     from routing.control_address import ControlAddress
     from routing.multiaddr import PeerAddress
 
+    peer = ControlAddress.parse(text) if "/tcp/" in text else PeerAddress.parse(text)
+    if peer.peer_id is None:
+        raise LocalError(f"{text!r} does not say who must answer; add /p2p/PEER-ID")
+    return str(peer)
+
+
+def _peer(text: str) -> str:
+    """An argparse type: whom to dial, as it is written into the config."""
     try:
-        peer = ControlAddress.parse(text) if "/tcp/" in text else PeerAddress.parse(text)
+        return peer_address(text)
     except LocalError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if peer.peer_id is None:
-        raise argparse.ArgumentTypeError(f"{text!r} does not say who must answer; add /p2p/PEER-ID")
-    return str(peer)
+
+
+def _window(text: str) -> str:
+    """An argparse type: when the node serves, as it is written into the config."""
+    from node.device.schedule import Window
+
+    try:
+        Window.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text.strip()
 
 
 def _memory(text: str) -> str:
@@ -193,22 +278,38 @@ def _serve(text: str) -> Serve:
     return Serve(text, model, layers, experts)
 
 
-def _table(serve: Serve, config: Path) -> ServeTable:
+def _tables(args: argparse.Namespace, config: Path) -> list[ServeTable]:
+    """The [[serve]] tables of all --serve.
+
+    Raises:
+        LocalError: a model or a range that cannot be served, or --memory with what it does not go with.
+    """
+    if args.memory is None:
+        return [_table(serve, config, None) for serve in args.serve]
+    if len(args.serve) != 1 or args.serve[0].layers or args.serve[0].experts:
+        raise LocalError(
+            "--memory lets the node choose what it serves of a model: give it with one --serve MODEL, without "
+            "layers and experts (several: memory in each [[serve]] of the config)"
+        )
+    return [_table(args.serve[0], config, args.memory)]
+
+
+def _table(serve: Serve, config: Path, memory: str | None) -> ServeTable:
     """The [[serve]] of a --serve."""
     from node.config.shape import ServeTable
     from node.ranges import Ranges
 
-    model = _model_from(serve.model, config, serve.text)
+    model = model_from(serve.model, config, serve.text)
     for part in (serve.layers, serve.experts):
         if part is not None:
             try:
                 Ranges.parse(part)
             except LocalError as error:
                 raise LocalError(f"--serve {serve.text}: {error}") from None
-    return ServeTable(model=model, layers=serve.layers, experts=serve.experts)
+    return ServeTable(model=model, layers=serve.layers, experts=serve.experts, memory=memory)
 
 
-def _model_from(text: str, config: Path, argument: str = "") -> str:
+def model_from(text: str, config: Path, argument: str = "") -> str:
     """A path given on the command line, as it must stand in the config; a model id as it is.
 
     Args:
@@ -231,30 +332,3 @@ def _place(args: argparse.Namespace) -> str:
     if args.dir is not None:
         return f" --dir {shlex.quote(str(args.dir))}"
     return "" if args.output == DEFAULT_CONFIG else f" -o {shlex.quote(str(args.output))}"
-
-
-def _next_step(config: NodeConfig, place: str) -> str:
-    path = shlex.quote(str(config.path))
-    lines = []
-    relays = config.relay.table.serve
-    if config.serve or relays:
-        number = f" {config.swarm.listen.port}" if config.swarm.listen.port else ""
-        ports = f"UDP and TCP port{number}" if relays else f"UDP port{number}"
-        lines += [
-            f"Next: start it, with {ports} open, and put its address into the peers of other nodes:",
-            f"  panal run -c {path}",
-        ]
-    if config.backbone is not None:
-        lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
-        if not config.swarm.peers and not config.swarm.control_peers:
-            lines += [
-                f"Off this network, one address of the swarm in [swarm] peers of {config.path} is needed."
-            ]
-    if not lines:
-        lines = [
-            f"Next: fill in [backbone] (to ask), [[serve]] or [relay] in {config.path}, or start over:",
-            f"  panal init --force --serve MODEL.gguf{place}",
-            f"  panal init --force --relay{place}",
-            f"  panal init --force --model MODEL.gguf --peer ADDRESS{place}",
-        ]
-    return "\n".join(lines)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,13 +59,13 @@ def run(args: argparse.Namespace) -> int:
 
     with Progress() as progress:
         progress.report("asking the network", 0, 0)
-        report = run_interruptible(lambda: _check(args), progress.stop)
+        report = run_interruptible(lambda: check_network(args.config, args.peer), progress.stop)
     if args.json:
         print(json.dumps(dataclasses.asdict(report)))
     else:
         for check in report.checks:
             print(check)
-        print(f"\n{_summary(report)}.")
+        print(f"\n{summary(report)}.")
     return 0 if report.can_take_part else EXIT_FAILED
 
 
@@ -84,7 +85,13 @@ def _peer(text: str) -> PeerAddress | ControlAddress:
     return address
 
 
-async def _check(args: argparse.Namespace) -> Report:
+async def check_network(path: Path | None, asked: Sequence[PeerAddress | ControlAddress] = ()) -> Report:
+    """All checks.
+
+    Args:
+        path: of a config; None: as a node without one.
+        asked: peers and relays to ask besides the config's.
+    """
     import trio
 
     from node.config import load_config
@@ -97,10 +104,10 @@ async def _check(args: argparse.Namespace) -> Report:
     from routing.membership import Membership
     from routing.multiaddr import ListenAddress, PeerAddress
 
-    config = None if args.config is None else load_config(args.config)
+    config = None if path is None else load_config(path)
     listen, backend, ca = ListenAddress.parse(DEFAULT_LISTEN), "qh3", None
-    peers = [each for each in args.peer if isinstance(each, PeerAddress)]
-    control_peers = [each for each in args.peer if not isinstance(each, PeerAddress)]
+    peers = [each for each in asked if isinstance(each, PeerAddress)]
+    control_peers = [each for each in asked if not isinstance(each, PeerAddress)]
     identity, membership, forwardable = Identity.generate(), Membership(), True
     if config is not None:
         listen, backend, ca = config.swarm.listen, config.swarm.backend, config.relay.ca
@@ -237,7 +244,8 @@ def _bound(host: str, port: int, backend: str, identity: Identity, membership: M
     return Endpoint(identity, listen=(host, port), backend=backend, accept=False, membership=membership)
 
 
-def _summary(report: Report) -> str:
+def summary(report: Report) -> str:
+    """The verdict, for people."""
     from relay.netcheck import Verdict
 
     if report.verdict is Verdict.UNKNOWN:

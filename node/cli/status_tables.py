@@ -10,8 +10,8 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.status.concerns import runs_in_words
 from node.status.facts import Gateway, Model, Node, Peer, Status
+from node.status.facts.runs import runs_in_words
 from routing.wire.text import sanitise
 
 TEXT_BYTES = 400

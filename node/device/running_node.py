@@ -76,7 +76,7 @@ class RunningNode:
         parts = urlsplit(self.address)
         if parts.scheme != "http" or parts.hostname is None:
             raise LocalError(f"{self.folder.http}: {self.address[:80]!r} is no address; start the node again")
-        headers = {"Accept": "application/json"} | self._key()
+        headers = {"Accept": "application/json"} | self.key_headers()
         data = None
         if method != "GET":
             data = json.dumps(body)
@@ -87,8 +87,7 @@ class RunningNode:
             answer = connection.getresponse()
             content = answer.read(MAX_ANSWER_BYTES + 1)
         except (OSError, http.client.HTTPException) as error:
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise NodeSilent(f"the node at {self.address} (pid {self.pid}) does not answer: {why}") from None
+            raise self.silent(error) from None
         finally:
             connection.close()
         if answer.status >= 400:
@@ -102,8 +101,13 @@ class RunningNode:
         except (ValueError, RecursionError):
             raise LocalError(f"what the node at {self.address} answers to {path} is no JSON") from None
 
-    def _key(self) -> dict[str, str]:
-        """The first API key of a node that wants one."""
+    def silent(self, error: Exception) -> NodeSilent:
+        """What is told of a connection that failed."""
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return NodeSilent(f"the node at {self.address} (pid {self.pid}) does not answer: {why}")
+
+    def key_headers(self) -> dict[str, str]:
+        """What shows the first API key of a node that wants one."""
         if self.key_file is None:
             return {}
         data = read_private(self.key_file, "API key file", MAX_KEY_FILE_BYTES)

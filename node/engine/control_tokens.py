@@ -19,8 +19,8 @@ class ControlToken:
     Attributes:
         text: how it is written.
         eats_left, eats_right: white space beside it belongs to it.
-        is_hidden: llama.cpp reads it out of a text only if it is told to (`parse_special`), and writes nothing
-            for it. The others are wrong in the file: told to or not, it reads them.
+        is_hidden: llama.cpp reads it out of a text only if told to (`parse_special`), and writes nothing for
+            it. The others are wrong in the file: told to or not, it reads them.
     """
 
     token: int

@@ -19,7 +19,8 @@ from node.gateway.bodies import ChatBody, CompletionBody, T, decode
 from node.gateway.errors import not_ready, unknown_model
 from node.gateway.naming import answers_to, describe
 from node.gateway.prompts import chat_prompt, completion_prompts, grammar_of, parts_of, reading_of
-from node.gateway.requests import SEEDS, Wanted, chat_wanted, completion_wanted
+from node.gateway.requests import Wanted, chat_wanted, completion_wanted
+from node.gateway.sampling import SEEDS
 from node.gateway.speaker import Answered, NotReady, Speaker
 from node.gateway.usage import server_timing
 from node.gateway.writing import Stream, Whole, Writing

@@ -125,8 +125,8 @@ class ChatTemplate:
             source, plain, note = "chatml", CHATML, "The model has no chat template; ChatML is used."
         else:
             source, plain, stops = "lines", LINES, LINES_STOPS
-            note = "The model has no chat template; lines of role and text are used, and it may not know them."
-        log.warning("%s: %s", model.paths[0].name, note)
+            note = "The model has no chat template; lines of role and text are used."
+        log.warning("%s", note)
         return cls(plain, "", controls, tokenizer, source=source, note=note, stops=stops)
 
     @property
@@ -236,7 +236,7 @@ class ChatTemplate:
             process.close()  # the next one begins afresh, whatever this template has left there
             raise TemplateError(f"the chat template {refused}") from None
         except ConfinedFailed as failed:
-            raise TemplateError(f"the chat template cannot be used: it {failed}") from None
+            raise TemplateError(f"the chat template cannot be used: {failed}") from None
         with self._lock:
             if not self._closed:
                 self._idle.append(process)

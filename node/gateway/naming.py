@@ -1,4 +1,4 @@
-"""What a model is called in the API. Pure."""
+"""What a model is called in the API."""
 
 from __future__ import annotations
 

@@ -9,11 +9,13 @@ import trio
 
 from node.decode.continuous.ask import Ask
 from node.gateway.answering import Part
+from node.gateway.calls import ReadsCalls
 from node.gateway.errors import too_long
 from node.gateway.forced_call import ForcedCall, schema_of
 from node.gateway.reading import Reading
 from node.gateway.requests import ChatWanted, CompletionWanted, Shape, Wanted
-from node.gateway.speaker import ReadsCalls, Speaker
+from node.gateway.sampling import sampling_of, seed_of
+from node.gateway.speaker import Speaker
 from node.http.refusals import Refusal
 from routing.errors import LocalError
 
@@ -146,11 +148,11 @@ def parts_of(
         room = speaker.n_ctx - len(tokens) + 1
         drawn = draw()
         for i in range(wanted.n):
-            seed = wanted.seed_of(i, drawn)
+            seed = seed_of(wanted.body, i, drawn)
             ask = Ask(
                 tuple(tokens),
                 room if wanted.limit is None else min(wanted.limit, room),
-                wanted.sampling(seed, grammar=grammar, n_ctx=speaker.n_ctx),
+                sampling_of(wanted.body, seed, grammar=grammar, n_ctx=speaker.n_ctx),
                 user,
                 wanted.top_logprobs,
             )

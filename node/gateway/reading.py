@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from node.gateway.speaker import Call, ReadsCalls
+from node.gateway.calls import Call, ReadsCalls
 from node.gateway.text_flow import Piece, TextFlow
 
 if TYPE_CHECKING:

@@ -1,9 +1,6 @@
 """What a client wants: a body's fields put together, defaults filled in. Pure.
 
-Defaults are OpenAI's where it has some: temperature 1, top_p 1, no penalties, 16 tokens of a plain
-completion, and of a chat whatever the context holds. What only llama.cpp has (top_k, min_p,
-repeat_penalty) is off unless asked for: so a request that names none of them draws from the model's own
-distribution, as OpenAI's API does.
+Defaults are OpenAI's: 16 tokens of a plain completion, and of a chat whatever the context holds.
 """
 
 from __future__ import annotations
@@ -12,23 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from node.engine.sampler import SamplingSettings
 from node.gateway.bodies import Body, ChatBody, CompletionBody
 from node.http.refusals import Refusal
 
 COMPLETION_TOKENS = 16
 """OpenAI's, of a plain completion that says nothing."""
-
-SEEDS = (1 << 32) - 1
-"""A sampler's seeds are below it; the one at it means "draw one" to llama.cpp. Others are folded."""
-
-ANY_SEED = -1
-"""llama.cpp's clients ask for a random seed so."""
-
-DEFAULT_REPEAT_LAST_N = 64
-MOST_REPEAT_LAST_N = 65536
-"""llama.cpp's default for `repeat_penalty`, and the sampler's limit. Penalties of OpenAI look at all there
-is."""
 
 MOST_PROMPTS = 64
 """In one request of plain completions."""
@@ -99,42 +84,6 @@ class Wanted:
     top_logprobs: int | None
     shape: Shape
     user: str
-
-    def sampling(self, seed: int, *, grammar: str, n_ctx: int) -> SamplingSettings:
-        """How tokens are chosen.
-
-        Args:
-            seed: from `seed_of`; grammar: that the shape comes to; "" for none.
-            n_ctx: tokens that penalties look at, at most.
-        """
-        body = self.body
-        presence, frequency = body.presence_penalty or 0.0, body.frequency_penalty or 0.0
-        last_n = body.repeat_last_n
-        if last_n is None:
-            last_n = -1 if presence or frequency else DEFAULT_REPEAT_LAST_N
-        return SamplingSettings(
-            temperature=1.0 if body.temperature is None else body.temperature,
-            seed=seed,
-            top_k=max(body.top_k or 0, 0),
-            top_p=1.0 if body.top_p is None else body.top_p,
-            min_p=body.min_p or 0.0,
-            presence_penalty=presence,
-            frequency_penalty=frequency,
-            repeat_penalty=1.0 if body.repeat_penalty is None else body.repeat_penalty,
-            penalty_last_n=min(n_ctx, MOST_REPEAT_LAST_N) if last_n == -1 else last_n,
-            logit_bias=tuple(sorted((body.logit_bias or {}).items())),
-            grammar=grammar,
-        )
-
-    def seed_of(self, choice: int, drawn: int) -> int:
-        """The seed of the n-th answer: seeds follow one another.
-
-        Args:
-            drawn: a random one, for who asks for none.
-        """
-        asked = self.body.seed
-        first = drawn if asked is None or asked == ANY_SEED else asked
-        return (first + choice) % SEEDS
 
 
 @dataclass(frozen=True)

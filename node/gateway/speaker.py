@@ -7,6 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from node.gateway.calls import ReadsCalls
+
 if TYPE_CHECKING:
     from node.decode.continuous.ask import Ask, Chosen
     from node.decode.continuous.report import AnswerReport
@@ -44,37 +46,6 @@ class Grammars(Protocol):
     def of_schema(self, schema: object) -> str: ...
 
     def json_object(self) -> str: ...
-
-
-class Call(Protocol):
-    """A call of a function, complete."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """As it stands in a message."""
-        ...
-
-
-class ReadsCalls(Protocol):
-    """Reads calls of functions out of the text of one answer.
-
-    Attributes:
-        found: there was one so far.
-        spelt: tokens whose text is to be fed although they have none for people.
-    """
-
-    @property
-    def found(self) -> bool: ...
-
-    @property
-    def spelt(self) -> Mapping[int, bytes]: ...
-
-    def feed(self, text: str) -> tuple[str, Sequence[Call]]:
-        """Text to show now, and calls that are complete."""
-        ...
-
-    def finish(self) -> tuple[str, Sequence[Call]]:
-        """The rest."""
-        ...
 
 
 class Chat(Protocol):

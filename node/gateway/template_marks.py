@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 STAND_INS = range(0xF0000, 0x10FFFE)
@@ -85,7 +85,7 @@ class Marker:
 
 def unmark(text: str, marks: Mapping[str, str]) -> str:
     """A text as users wrote it."""
-    return text.translate(str.maketrans(dict(marks)))
+    return text.translate({ord(stand_in): char for stand_in, char in marks.items()})
 
 
 def _is_mark(char: str) -> bool:
@@ -115,7 +115,7 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _mapped(value: Any, change: Any) -> Any:
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):

@@ -40,6 +40,7 @@ NEEDLE_TOOL = {
         "parameters": {"type": "object", "properties": {"hay": {"type": "string"}}, "required": ["hay"]},
     },
 }
+MANGLED = ("{'hay'", '\\"hay')  # as Python writes a dictionary; a text within a text
 NEEDLE_ID = "a1b2c3d4e"  # Mistral's templates want nine letters and digits
 
 
@@ -169,10 +170,8 @@ class _Work:
             Inspected(True, arguments_as_text=True, empty_content=True),
         ):
             text = self._try(prepared([user, message, result], how), [NEEDLE_TOOL])
-            # As JSON, or in tags; not as Python writes a dictionary, nor as a text within a text.
-            if text.count(NEEDLE) > without and "stack" in text:
-                if "{'hay'" not in text and '\\"hay' not in text:
-                    return how
+            if text.count(NEEDLE) > without and "stack" in text and not any(each in text for each in MANGLED):
+                return how
         return Inspected(True)
 
     def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:

@@ -205,10 +205,7 @@ class ToolCalls:
         if end is None:
             return self._no_call(last)
         body = text[begin:end]
-        if name:
-            calls = [(name, body)] if _is_json(body) else []
-        else:
-            calls = _all_parsed(body)
+        calls = _all_parsed(body, name)
         return _Step(end, calls=tuple(calls)) if calls else self._no_call(True)
 
     def _no_call(self, is_sure: bool) -> _Step | None:
@@ -282,8 +279,14 @@ def _parsed(text: str, names: Collection[str] | None = None) -> Parsed | None:
     return written.call()
 
 
-def _all_parsed(text: str) -> list[Parsed]:
-    """The calls of a list, or of one object; none if one of them is none."""
+def _all_parsed(text: str, name: str) -> list[Parsed]:
+    """The calls of a list, or of one object; none if one of them is none.
+
+    Args:
+        name: the object is the arguments of this one; "" if names are in it.
+    """
+    if name:
+        return [(name, text)] if _is_json(text) else []
     if text.startswith("{"):
         call = _parsed(text)
         return [call] if call else []

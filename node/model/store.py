@@ -3,6 +3,7 @@
     models/<model id>/manifest.json          canonical; its digest is the folder's name
     models/<model id>/trunk-<digits>.gguf    proven by the gate; one for each metadata the tensors came with
     models/<model id>/sources.json           files that were this model when they were imported, newest last
+    models/<model id>/metadata-<digits>.gguf    what goes with a trunk, for others who fetch it (node.share)
     models/<model id>/home-plan.json, heat.json    which experts are worth having here (node.home.plan_file)
     models/<model id>/gates.json             what `panal verify` found of its lossy wires (node.model.gates)
 
@@ -50,6 +51,7 @@ class Source(msgspec.Struct, frozen=True):
     """A file (all its parts) that held the model's tensors, and the trunk made of it.
 
     Attributes:
+        parts: none if the trunk came from peers.
         trunk: file name in the model's folder.
         trunk_bytes, trunk_digest: its size and BLAKE3 when it was proven.
     """
@@ -138,8 +140,8 @@ class Store:
         return [folder.name for folder in self._folders()]
 
     def sources(self, model_id: str) -> tuple[Source, ...]:
-        """Files that held this model when they were imported."""
-        return self._sources(self._models / model_id)
+        """Files that held this model when they were imported; none of what came from peers."""
+        return tuple(source for source in self._sources(self._models / model_id) if source.parts)
 
     def is_checked(self, piece: ModelFile) -> bool:
         """Were this very slice file's bytes compared with its manifest before?"""
@@ -181,19 +183,33 @@ class Store:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def add(self, workspace: Path, trunk: Path, manifest: Manifest, source: Source) -> StoredModel:
+    def add(
+        self,
+        workspace: Path,
+        trunk: Path,
+        manifest: Manifest,
+        source: Source,
+        beside: tuple[Path, ...] = (),
+    ) -> StoredModel:
         """Take a proven trunk, made in a workspace, into the model's folder (made if need be).
 
         What an older panal made of the same files goes: nobody can use it any more.
+
+        Args:
+            beside: other files of the workspace that belong there.
         """
-        stored = self._add(workspace, trunk, manifest, source)
+        stored = self._add(workspace, trunk, manifest, source, beside)
         for folder in self._folders():
             known = self._sources(folder)
-            if known and all(old.same_files(source) for old in known) and self._is_older(folder):
+            if not source.parts or not known or not all(old.same_files(source) for old in known):
+                continue
+            if self._is_older(folder):
                 self._remove(folder)
         return stored
 
-    def _add(self, workspace: Path, trunk: Path, manifest: Manifest, source: Source) -> StoredModel:
+    def _add(
+        self, workspace: Path, trunk: Path, manifest: Manifest, source: Source, beside: tuple[Path, ...]
+    ) -> StoredModel:
         model_id = manifest.model_id()
         folder = self._models / model_id
         trunk.rename(workspace / source.trunk)
@@ -211,6 +227,8 @@ class Store:
             except OSError:
                 if not folder.exists():  # else another process was quicker: its folder takes our trunk
                     raise
+        for path in beside:
+            path.replace(folder / path.name)
         (workspace / source.trunk).replace(folder / source.trunk)
         replace_file(folder / "manifest.json", manifest.encoded())  # the same bytes, unless they were damaged
         known = [old for old in self._sources(folder) if not old.same_files(source)]

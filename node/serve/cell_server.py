@@ -14,7 +14,7 @@ import trio
 
 from node.model.chunks import list_bytes, list_of
 from node.serve.cells import HeldCall
-from node.share.sending import COME_AGAIN_MS, HASHED_PER_SENT, Answer, Sender, SentCounts, no_place
+from node.share.sending import COME_AGAIN_MS, HASHED_PER_SENT, Answer, Sender, SentCounts
 from routing.quic.stream import Stream
 from routing.wire import cells as wire
 from routing.wire.experts import ProtocolError, Refusal, RefusalCode
@@ -47,15 +47,14 @@ class CellServer:
         self._lists: OrderedDict[tuple[bytes, int, int, int], bytes] = OrderedDict()
         self._kept = 0
         self.counts = SentCounts()
-        self._paused = ""
 
     def pause(self, text: str) -> None:
-        """Refuse requests from now on."""
-        self._paused = text
+        """Refuse requests from now on, and those of others who share the sender."""
+        self._sender.pause(text)
 
     def resume(self) -> None:
         """Answer them again."""
-        self._paused = ""
+        self._sender.resume()
 
     def swap(self, cells: CellSource) -> None:
         """Give these from now on."""
@@ -69,12 +68,12 @@ class CellServer:
     async def serve(self, stream: Stream) -> None:
         """Handler of `/panal/cells/1`: requests one after the other; a caller may send some ahead."""
 
-        def admit(message: bytes, is_served: bool) -> Answer | Refusal:
-            return self._admit(message, stream, is_served=is_served)
+        def admit(message: bytes, refused: str) -> Answer | Refusal:
+            return self._admit(message, stream, refused)
 
         await self._sender.serve(stream, self.counts, wire.REQUEST_BYTES, admit)
 
-    def _admit(self, message: bytes, stream: Stream, *, is_served: bool) -> Answer | Refusal:
+    def _admit(self, message: bytes, stream: Stream, refused: str) -> Answer | Refusal:
         """What to send, or why nothing. Nothing is read or allocated for it yet."""
         try:
             request = wire.decode_message(message, peer=stream.peer_id)
@@ -82,10 +81,8 @@ class CellServer:
             return Refusal(error.call_id, 0, 0, RefusalCode.MALFORMED, str(error))
         if not isinstance(request, wire.CellsRequest):
             return Refusal(0, 0, 0, RefusalCode.MALFORMED, "a request is expected here")
-        if self._paused:
-            return wire.refusal_to(request, RefusalCode.OVERLOADED, self._paused, load=COME_AGAIN_MS)
-        if not is_served:
-            return wire.refusal_to(request, RefusalCode.OVERLOADED, no_place(), load=COME_AGAIN_MS)
+        if refused:
+            return wire.refusal_to(request, RefusalCode.OVERLOADED, refused, load=COME_AGAIN_MS)
         if not self._cells.knows(request.model_id):
             text = f"model {request.model_id.hex()[:12]} is not served here"
             return wire.refusal_to(request, RefusalCode.UNKNOWN_MODEL, text)

@@ -162,6 +162,10 @@ class Cells:
         }
         return twin
 
+    def models(self) -> list[bytes]:
+        """The ids of the models of which anything is held."""
+        return list(self._calls)
+
     def knows(self, model_id: bytes) -> bool:
         return model_id in self._calls
 

@@ -131,6 +131,11 @@ def open_whole(
             found = store.find(model)
             if found is not None and found.model_id == stored.model_id:
                 return found, model
+    if not tried:
+        raise LocalError(
+            f"model {ref.model_id}: only its trunk is here, which came from peers; `panal slice get`"
+            " fetches experts"
+        )
     raise LocalError(
         f"model {ref.model_id}: its file is gone or changed ({', '.join(tried)}); "
         f"give the path of the file, or import it again"

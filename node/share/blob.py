@@ -1,8 +1,8 @@
 """Bytes in parts that each have a digest, cut into the units that are asked for and proven one by one. Pure.
 
 The parts are the cells of a MoE call, the tensors of a trunk, or a single file. A part of up to CHUNK_BYTES
-is a unit, proven by its digest. A larger one has a unit for each chunk, proven by the part's list; the lists of
-a blob's large parts are a blob of their own, in which each list is a unit, proven by the part's digest.
+is a unit, proven by its digest. A larger one has a unit for each chunk, proven by the part's list; the lists
+of a blob's large parts are a blob of their own, in which each list is a unit, proven by the part's digest.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Download:
         return found
 
     def askable(self, key: Key) -> int:
-        """The units that may be asked for now: what can be proven when it is there, and lists a while ahead."""
+        """The units that may be asked for now: what can be proven when it comes, and lists a while ahead."""
         found = 0
         for blob in self._blobs[key.data]:
             found |= blob.lists_due(LIST_AHEAD_BYTES) if key.lists else blob.provable

@@ -98,7 +98,7 @@ class GrowingBlob:
         lists: of the parts whose list is known.
         present: [n_units], those whose bytes are there and right.
         wanted: the parts that are to come.
-        provable: units that can be proven now, as bits: those of parts whose list is known, or that have none.
+        provable: units that can be proven, as bits: those of parts whose list is known, or that have none.
     """
 
     def __init__(self, blob: Blob, wanted: range, file: GrowingFile, places: Places, lists: Path) -> None:

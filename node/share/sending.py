@@ -96,17 +96,30 @@ class Answer:
 class Sender:
     """The places and turns of all who are sent something.
 
-    Args:
-        rate: bytes a second for all callers together.
+    Attributes:
+        paused: why nobody is sent anything now; "" if they are.
     """
 
     def __init__(self, *, rate: float) -> None:
+        """
+        Args:
+            rate: bytes a second for all callers together.
+        """
         self._rate = rate
         self._turns = trio.StrictFIFOLock()
         self._next = -math.inf
         self._streams: Counter[str] = Counter()
         self._carried = 0
         self._rates: WeakKeyDictionary[Connection, YieldingRate] = WeakKeyDictionary()
+        self.paused = ""
+
+    def pause(self, text: str) -> None:
+        """Refuse requests from now on; `text` says why."""
+        self.paused = text
+
+    def resume(self) -> None:
+        """Answer them again."""
+        self.paused = ""
 
     @property
     def is_busy(self) -> bool:
@@ -118,13 +131,13 @@ class Sender:
         stream: Stream,
         counts: SentCounts,
         max_request: int,
-        admit: Callable[[bytes, bool], Answer | Refusal],
+        admit: Callable[[bytes, str], Answer | Refusal],
     ) -> None:
         """Answer the requests of a stream one after the other; a caller may send some ahead.
 
         Args:
             max_request: bytes of the longest request.
-            admit: (message, whether there is a place) -> what to send, or why nothing. Nothing may be read or
+            admit: (message, why nobody is served now) -> what to send, or why nothing. Nothing may be read or
                 allocated for it yet.
         """
         with self._place(stream.connection) as is_served:
@@ -139,7 +152,7 @@ class Sender:
                         return
                 if not message:
                     return
-                admitted = admit(message, is_served)
+                admitted = admit(message, self.paused if is_served else no_place())
                 if isinstance(admitted, Refusal):
                     counts.refused += 1
                     await self._until_read(stream, IDLE_SECONDS)

@@ -123,7 +123,7 @@ class SliceDownload:
             return False
         self._file.sync()
         try:
-            os.replace(self.work / "data", self.target)
+            (self.work / "data").replace(self.target)
             sync_folder(self.target.parent)
         except OSError as error:
             raise cannot(self.target, "written", error) from None

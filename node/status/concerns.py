@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.status.facts import Model, Node, Runs, Warning, WarningCode
+from node.status.facts import Model, Node, Warning, WarningCode
+from node.status.facts.runs import runs_in_words
 from routing.advert_rows import Clone
 from routing.wire.advert import CLOCK_SKEW
 from routing.wire.text import sanitise
@@ -28,9 +29,6 @@ MEMBER_DAYS = 14.0
 
 MAX_OF_A_KIND = 8
 """Warnings about different peers, models or keys; the rest is counted."""
-
-MAX_RUNS_NAMED = 6
-"""Runs of missing cells that a line names."""
 
 LINE_BYTES = 400
 
@@ -266,18 +264,3 @@ def _paused(node: Node) -> Iterable[_Concern]:
         yield _Concern(
             "paused", "paused", "info", what, by_hand if node.pause.by_hand else "it ends by itself"
         )
-
-
-def runs_in_words(runs: Runs) -> str:
-    """Cells for people: "layers 0-3: experts 4-7; layer 5: experts 0, 2"."""
-
-    def span(first: int, last: int) -> str:
-        return str(first) if first == last else f"{first}-{last}"
-
-    parts = [
-        f"layer{'' if first == last else 's'} {span(first, last)}: "
-        f"experts {', '.join(span(*run) for run in experts[:MAX_RUNS_NAMED])}"
-        + (", ..." if len(experts) > MAX_RUNS_NAMED else "")
-        for first, last, experts in runs[:MAX_RUNS_NAMED]
-    ]
-    return "; ".join(parts) + ("; ..." if len(runs) > MAX_RUNS_NAMED else "")

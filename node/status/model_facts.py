@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +22,9 @@ from routing.wire.text import sanitise
 
 SHORT_MODEL_CHARS = 12
 """As the store shows ids (node.model.store.SHORT_ID)."""
+
+WHY_BYTES = 300
+"""Of why the node serves what it has chosen."""
 
 Here = Literal["serves", "backbone"]
 _Places = npt.NDArray[np.bool_]
@@ -56,10 +60,10 @@ class ModelFacts:
         cells = server.cells
         key, known = self._served
         if key is not cells:
-            chosen = {each.model_id: each for each in self._sources.chosen()}
-            known = [self._serving(held, cells, chosen.get(held.model_id)) for held in cells.slices()]
+            known = [self._serving(held, cells) for held in cells.slices()]
             self._served = (cells, known)
-        return known
+        chosen = {each.model_id: each for each in self._sources.chosen()}
+        return [_with_choice(each, chosen.get(each.model)) for each in known]
 
     def read(self) -> list[Model]:
         """All of them, this node's own first. The peers have been noted in the coverage."""
@@ -86,9 +90,8 @@ class ModelFacts:
         server = self._sources.server
         return [] if server is None or not serves else list(server.holdings.slices)
 
-    def _serving(self, held: Slice, cells: Cells, chosen: Chosen | None) -> Served:
-        here = self._here(cells.manifest(bytes.fromhex(held.model_id)), held.model_id)
-        return served(held, cells, here, chosen)
+    def _serving(self, held: Slice, cells: Cells) -> Served:
+        return served(held, cells, self._here(cells.manifest(bytes.fromhex(held.model_id)), held.model_id))
 
     def _here(self, manifest: Manifest, model_id: str) -> ModelHere:
         known = self._known.get(model_id)
@@ -153,3 +156,12 @@ class ModelFacts:
             if index == 0 and layer in row_of:
                 home[row_of[layer], experts] = True
         return home
+
+
+def _with_choice(each: Served, chosen: Chosen | None) -> Served:
+    if chosen is None:
+        return each
+    why = sanitise(chosen.why, WHY_BYTES)
+    return msgspec.structs.replace(
+        each, budget_bytes=chosen.budget, lacking_bytes=chosen.lacking_bytes, why=why
+    )

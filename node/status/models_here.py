@@ -10,7 +10,6 @@ from node.model.store import Store
 from node.serve.cells import Cells
 from node.status.coverage import Shape
 from node.status.facts import Runs, Served
-from node.status.sources import Chosen
 from routing.wire.holdings import Slice
 from routing.wire.text import sanitise
 
@@ -53,8 +52,8 @@ def name_of(model_id: str, store: Store | None) -> str:
     return sanitise(PurePath(sources[-1].parts[0].path).stem, NAME_BYTES)
 
 
-def served(held: Slice, cells: Cells, here: ModelHere, chosen: Chosen | None) -> Served:
-    """What this node serves of a model."""
+def served(held: Slice, cells: Cells, here: ModelHere) -> Served:
+    """What this node serves of a model, as if its owner had chosen it."""
     n_bytes = 0
     model_id = bytes.fromhex(held.model_id)
     for (layer, index), experts in cells.experts(model_id).items():
@@ -67,8 +66,6 @@ def served(held: Slice, cells: Cells, here: ModelHere, chosen: Chosen | None) ->
         cells=cell_count(held.experts),
         bytes=n_bytes,
         experts=held.experts,
-        budget_bytes=None if chosen is None else chosen.budget,
-        why="" if chosen is None else chosen.why,
     )
 
 

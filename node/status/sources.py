@@ -57,11 +57,16 @@ class Pauser(Protocol):
 
 
 class Chosen(Protocol):
-    """What a node chose to serve of a model (node.device.serving.ChosenFacts)."""
+    """What a node chose to serve of a model (node.device.chosen_serving.ChosenFacts)."""
 
-    model_id: str
-    budget: int
-    why: str
+    @property
+    def model_id(self) -> str: ...
+    @property
+    def budget(self) -> int: ...
+    @property
+    def lacking_bytes(self) -> int: ...
+    @property
+    def why(self) -> str: ...
 
 
 class Door(Protocol):

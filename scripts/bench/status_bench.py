@@ -2,10 +2,9 @@
 
 Run by `scripts/bench_status [--peers N] [--json]`. Nothing leaves the machine.
 
-A node's table is filled with signed adverts of N peers, each with slices of a model of 48 layers with 128 experts:
-once runs of neighbouring experts that are the same in all layers, once experts scattered over a few layers. Then
-its status is gathered again and again. All in one process, one after the other: so the shares of a second tell
-more than the milliseconds of a busy machine.
+A node's table is filled with signed adverts of N peers, each with slices of a model of 48 layers with 128
+experts: once runs of neighbouring experts that are the same in all layers, once experts scattered over a few
+layers. Then its status is gathered again and again. Milliseconds of the event loop; on a quiet machine.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import trio
@@ -51,10 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.json:
         print(json.dumps(results))
     else:
-        rows = [
-            [f"{value:,.2f}" if isinstance(value, float) else value for value in each.values()]
-            for each in results
-        ]
+        rows = [list(map(_shown, each.values())) for each in results]
         print(format_table(list(results[0]), rows))
     return int(any(each["gather ms"] > TARGET * 1000 for each in results))
 
@@ -83,7 +80,7 @@ async def _measure(peers: int, scattered: bool) -> dict[str, Any]:
             marks.append(time.perf_counter())
             editions.whole()
             marks.append(time.perf_counter())
-            times.append([1000 * (end - begin) for begin, end in zip(marks, marks[1:], strict=False)])
+            times.append([1000 * (end - begin) for begin, end in pairwise(marks)])
         first, *others = times
         medians = [statistics.median(each) for each in zip(*others, strict=True)]
         return {
@@ -98,6 +95,10 @@ async def _measure(peers: int, scattered: bool) -> dict[str, Any]:
         }
     finally:
         node.close()
+
+
+def _shown(value: object) -> object:
+    return f"{value:,.2f}" if isinstance(value, float) else value
 
 
 def _advert(number: int, swarm_id: bytes, now: float, rng: random.Random, scattered: bool) -> bytes:

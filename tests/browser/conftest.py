@@ -29,7 +29,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture
 def tab(chromium: Any) -> Iterator[OpenTab]:
-    """tab(url, width=, height=, dark=) -> a page of its own. At the end nothing must have gone wrong in it."""
+    """tab(url, width=, height=, dark=) -> a page of its own, in which nothing may go wrong until the end."""
     with ExitStack() as ends:
 
         def opened(url: str, **looks: Any) -> Tab:

@@ -15,6 +15,15 @@ const looking = {
     return { index: this.reachable().indexOf(at), seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 };
   },
 
+  // What can be used, and sections, with the names they are read out by.
+  names() {
+    const all = document.querySelectorAll("button, input, select, a, canvas, section, [role=group]");
+    return [...all].filter((each) => each.checkVisibility()).map((each) => {
+      const by = document.getElementById(each.getAttribute("aria-labelledby")), text = ["BUTTON", "A"].includes(each.tagName) ? each.textContent : "";
+      return [each.outerHTML.slice(0, 80), each.getAttribute("aria-label") || by?.textContent || each.labels?.[0]?.textContent || text];
+    });
+  },
+
   // Texts whose contrast with what is behind them is below the least.
   faint(least) {
     const numbers = (colour) => { const [r, g, b, a = 1] = colour.match(/[\d.]+/g).map(Number); return [r, g, b, a]; };

@@ -57,13 +57,17 @@ class Tab:
         self.page.on("console", self._console)
         self.page.on("pageerror", lambda error: self.troubles.append(f"script: {error}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("dialog", lambda dialog: (self.troubles.append("a dialog"), dialog.dismiss()))
+        self.page.on("dialog", self._dialog)
         self.page.add_init_script(LOOKING)
         self.page.goto(self.url + "/")
 
     def _console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
             self.troubles.append(f"{message.type}: {message.text}")
+
+    def _dialog(self, dialog: Any) -> None:
+        self.troubles.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def live(self) -> Tab:
         """Wait until it shows what the node tells."""

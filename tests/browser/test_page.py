@@ -1,4 +1,4 @@
-"""The status page, shown what real nodes rarely come to: a thousand peers, hostile names, empty nodes, pauses.
+"""The status page, shown what real nodes rarely come to: a thousand peers, hostile words, empty nodes.
 
 Facts are staged, behind the real door and in the real page; test_page_swarm has the real nodes.
 """
@@ -31,6 +31,8 @@ LEAST_CONTRAST = 4.5
 
 HOSTILE = "<img src=x onerror=window.hacked=1>"
 LONG = "W" * 64
+
+OPEN_ALL = "() => document.querySelectorAll('details').forEach((each) => { each.open = true; })"
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +233,7 @@ def test_every_text_stands_out(stage: tuple[StagedBoard, str], tab: OpenTab, dar
     board.show(full())
     page = tab(url, dark=dark).live()
     page.count("#peers tbody tr", 5)
-    page.asks("() => document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+    page.asks(OPEN_ALL)
     for name in page.page.locator("#peers button.name").all():
         name.click()
     page.count("#peers tr.detail", 5)
@@ -247,8 +249,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(stage: tuple[StagedBoard, s
     board.show(full())
     page = tab(url, **PHONE).live()
     page.count("#peers tbody tr", 5)
-    for summary in page.page.locator("summary").all():
-        summary.click()
+    page.asks(OPEN_ALL)
     for name in page.page.locator("#peers button.name").all():
         name.click()
     wide = page.asks("() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]")
@@ -305,14 +306,8 @@ def test_it_can_be_read_out(stage: tuple[StagedBoard, str], tab: OpenTab) -> Non
     assert headings.count(1) == 1 and headings[0] == 1 and set(headings) == {1, 2, 3}
     assert page.asks("() => document.documentElement.lang") == "en"
     assert page.page.title() == "kitchen - panal"
-    names = page.asks(
-        """() => [...document.querySelectorAll("button, input, select, a, canvas, section, [role=group]")]
-            .filter((each) => each.checkVisibility())
-            .map((each) => [each.outerHTML.slice(0, 80), each.getAttribute("aria-label")
-              || document.getElementById(each.getAttribute("aria-labelledby"))?.textContent
-              || each.labels?.[0]?.textContent || (["BUTTON", "A"].includes(each.tagName) && each.textContent)])"""
-    )
-    assert len(names) > 15 and not [what for what, name in names if not (name or "").strip()]
+    names = page.asks("() => looking.names()")
+    assert len(names) > 15 and not [what for what, name in names if not name.strip()], names
     for table in ("#answers", "#peers"):
         scopes = page.asks(
             f"() => [...document.querySelectorAll('{table} th')].map((each) => each.scope + each.textContent)"
@@ -364,11 +359,20 @@ def test_nodes_with_little_to_tell(stage: tuple[StagedBoard, str], tab: OpenTab)
     page = tab(url).live()
     page.shows("#title", "panal node")
     page.shows("#state", "serves nothing")
-    for hidden in ("#warnings", "#pausing", "#answers-section", "#legend", "#slices", "#peers", "#find", "#more"):
+    for hidden in (
+        "#warnings",
+        "#pausing",
+        "#answers-section",
+        "#legend",
+        "#slices",
+        "#peers",
+        "#find",
+        "#more",
+    ):
         assert page.hidden(hidden), hidden
     page.has("#no-peers", "[swarm] peers")
     page.has("#no-models", "No model")
-    page.has("#node", "its config has no [[serve]]")
+    page.has("#node", "no experts ([[serve]] in its config says which)")
     assert "unknown" in page.text("#reach-verdict")
     page.keep("bare")
 

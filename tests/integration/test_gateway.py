@@ -11,9 +11,8 @@ import pytest
 from msgspec import structs
 from openai import OpenAI
 
-from node.decode.continuous.opening import DecoderSettings
 from node.engine.sampler import SamplingSettings
-from tests.api_node import ApiNode
+from tests.api_node import api_process, client_of
 from tests.model_parts import ModelParts
 from tests.plain_answers import PlainAnswers, plain_answers
 
@@ -24,12 +23,12 @@ OPENAI = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 @pytest.fixture(scope="module")
-def node(parts: Callable[..., ModelParts], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiNode]:
-    """Three expert servers, and a backbone here."""
+def url(parts: Callable[..., ModelParts], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of four processes: three serve a third of the experts each, one answers."""
     model = parts("demo")
+    lines = f"context = {CONTEXT}\nsessions = 4\nqueue = 8"
     folder = tmp_path_factory.mktemp("api")
-    settings = DecoderSettings(sessions=4, queue=4, context=CONTEXT)
-    with ApiNode(folder, model.store.root, model.path, model.manifest, settings=settings) as opened:
+    with api_process(folder, model.store.root, model.path, model.manifest, backbone=lines) as opened:
         yield opened
 
 
@@ -41,8 +40,8 @@ def plain(parts: Callable[..., ModelParts]) -> Iterator[PlainAnswers]:
 
 
 @pytest.fixture(scope="module")
-def client(node: ApiNode) -> Iterator[OpenAI]:
-    with node.client() as made:
+def client(url: str) -> Iterator[OpenAI]:
+    with client_of(url) as made:
         yield made
 
 
@@ -213,11 +212,11 @@ def test_more_prompts_than_places(client: OpenAI, plain: PlainAnswers) -> None:
     assert [choice.text for choice in found.choices] == [plain.answer(each, 6).text for each in prompts]
 
 
-def test_many_at_once(node: ApiNode, plain: PlainAnswers) -> None:
+def test_many_at_once(url: str, plain: PlainAnswers) -> None:
     found: dict[int, str] = {}
 
     def ask(number: int) -> None:
-        with node.client() as client:
+        with client_of(url) as client:
             stream = complete(client, f"class A{number}:\n", max_tokens=16, seed=number, stream=True)
             found[number] = "".join(chunk.choices[0].text for chunk in stream)
 
@@ -251,9 +250,10 @@ def test_server_timing(client: OpenAI) -> None:
         assert streamed.headers["content-type"].startswith("text/event-stream")
 
 
-def test_models(node: ApiNode, client: OpenAI) -> None:
+def test_models(client: OpenAI, parts: Callable[..., ModelParts]) -> None:
+    model_id = parts("demo").stored.model_id
     (model,) = client.models.list().data
     assert model.id == "tiny-qwen2moe-12e2-shared.Q4_K_M" and model.owned_by == "panal"
-    for name in (model.id, f"{model.id}.gguf", node.speaker.model_id, node.speaker.model_id[:8]):
+    for name in (model.id, f"{model.id}.gguf", model_id, model_id[:8]):
         assert client.models.retrieve(name).id == model.id
         assert client.completions.create(model=name, prompt="x", max_tokens=1).model == model.id

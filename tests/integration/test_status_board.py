@@ -138,6 +138,18 @@ def test_a_node_tells_of_itself_its_peers_and_their_models(tmp_path: Path) -> No
     run(test)
 
 
+def test_a_relay_tells_what_it_carries(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with watched(place(relay=True), serving("relay"), tmp_path) as w:
+            relay = (await w.status()).node.relay.serving
+            assert relay is not None and relay.addresses == w.node.relay_addresses
+            assert (relay.reservations, relay.max_reservations) == (0, w.node.place.relay.table.reservations)
+            told = read_metrics((await w.http.get("/metrics")).text)
+            assert told["panal_relay_circuits"].value() == 0
+
+    run(test)
+
+
 def test_whoever_follows_hears_of_all_that_changes(tmp_path: Path) -> None:
     async def test() -> None:
         async with AsyncExitStack() as stack:

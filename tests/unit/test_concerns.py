@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from node.status import facts
-from node.status.concerns import ALONE_SECONDS, MAX_OF_A_KIND, Concerns, Observed, runs_in_words
+from node.status.concerns import ALONE_SECONDS, MAX_OF_A_KIND, Concerns, Observed
+from node.status.facts.runs import runs_in_words
 from routing.advert_rows import Clone
 from tests.status_facts import AT, model, node
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from node.engine.sampler import SamplingSettings
 from node.gateway.bodies import ChatBody, CompletionBody, decode
 from node.gateway.requests import (
-    SEEDS,
     ChatWanted,
     CompletionWanted,
     Shape,
@@ -20,6 +19,7 @@ from node.gateway.requests import (
     chat_wanted,
     completion_wanted,
 )
+from node.gateway.sampling import SEEDS, sampling_of, seed_of
 from node.http.refusals import Refusal
 
 USER = {"role": "user", "content": "hello"}
@@ -35,7 +35,7 @@ def complete(**fields: Any) -> CompletionWanted:
 
 
 def sampling(wanted: ChatWanted | CompletionWanted, seed: int = 7) -> SamplingSettings:
-    return wanted.sampling(seed, grammar="", n_ctx=4096)
+    return sampling_of(wanted.body, seed, grammar="", n_ctx=4096)
 
 
 def test_defaults_are_openais() -> None:
@@ -70,7 +70,7 @@ def test_every_sampling_field_arrives() -> None:
         "logit_bias": {"50": 100, "7": -1.5},
     }
     for wanted in (chat(**fields), complete(**fields)):
-        assert wanted.sampling(3, grammar="root ::= x", n_ctx=100) == SamplingSettings(
+        assert sampling_of(wanted.body, 3, grammar="root ::= x", n_ctx=100) == SamplingSettings(
             temperature=0.5,
             seed=3,
             top_k=10,
@@ -86,16 +86,16 @@ def test_every_sampling_field_arrives() -> None:
 
 
 def test_penalties_of_openai_look_at_all_there_is() -> None:
-    assert chat(presence_penalty=1).sampling(0, grammar="", n_ctx=1000).penalty_last_n == 1000
-    assert chat(frequency_penalty=1).sampling(0, grammar="", n_ctx=1 << 20).penalty_last_n == 65536
-    assert chat(repeat_penalty=1.1).sampling(0, grammar="", n_ctx=1000).penalty_last_n == 64
-    assert chat(repeat_last_n=-1).sampling(0, grammar="", n_ctx=1000).penalty_last_n == 1000
+    assert sampling_of(chat(presence_penalty=1).body, 0, grammar="", n_ctx=1000).penalty_last_n == 1000
+    assert sampling_of(chat(frequency_penalty=1).body, 0, grammar="", n_ctx=1 << 20).penalty_last_n == 65536
+    assert sampling_of(chat(repeat_penalty=1.1).body, 0, grammar="", n_ctx=1000).penalty_last_n == 64
+    assert sampling_of(chat(repeat_last_n=-1).body, 0, grammar="", n_ctx=1000).penalty_last_n == 1000
     assert sampling(chat(top_k=-1)).top_k == 0
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(0, 7), st.integers(0, SEEDS - 1))
 def test_seeds_follow_one_another_and_are_never_llamas_random_one(seed: int, i: int, drawn: int) -> None:
-    found = chat(seed=seed).seed_of(i, drawn)
+    found = seed_of(chat(seed=seed).body, i, drawn)
     assert 0 <= found < SEEDS
     if seed == -1:
         assert found == (drawn + i) % SEEDS
@@ -104,9 +104,9 @@ def test_seeds_follow_one_another_and_are_never_llamas_random_one(seed: int, i: 
 
 
 def test_a_seed_not_given_is_drawn() -> None:
-    assert chat().seed_of(2, 40) == 42
-    assert chat(seed=5).seed_of(2, 40) == 7
-    assert chat(seed=0).seed_of(0, 40) == 0
+    assert seed_of(chat().body, 2, 40) == 42
+    assert seed_of(chat(seed=5).body, 2, 40) == 7
+    assert seed_of(chat(seed=0).body, 0, 40) == 0
 
 
 def test_limits() -> None:
@@ -335,4 +335,4 @@ def test_any_value_in_any_field_is_taken_or_refused(data: st.DataObject) -> None
             assert refusal.status == 400 and refusal.param is not None
             assert refusal.param.partition("[")[0].partition(".")[0] == field
         else:
-            sampling(wanted, wanted.seed_of(0, 1))
+            sampling(wanted, seed_of(wanted.body, 0, 1))

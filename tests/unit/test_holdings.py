@@ -57,6 +57,15 @@ def test_unknown_fields_and_words_are_a_later_versions() -> None:
     assert decoded(fields).codecs == ["f32", "int4"]
 
 
+def test_what_it_runs_is_printable_and_may_be_left_out() -> None:
+    assert decoded(answer()).software == ""
+    assert decoded(answer() | {"software": "panal 0.1.0"}).software == "panal 0.1.0"
+    wild = answer() | {"software": "panal\x1b[31m 9" + "9" * 100}
+    assert decoded(wild).software == "panal [31m 9" + "9" * 20
+    with pytest.raises(HoldingsError):
+        decoded(answer() | {"software": "x" * 1000})
+
+
 def test_whole_layers() -> None:
     fields = answer()
     fields["slices"][0] |= {"kind": "layers", "layers": [[0, 3], [8, 8]], "experts": []}

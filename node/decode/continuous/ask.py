@@ -67,8 +67,8 @@ class QueueFull(LocalError):
 
     def __init__(self, waiting: int, retry_after: float) -> None:
         super().__init__(
-            f"{waiting} requests are waiting already, as many as backbone.queue allows: "
-            f"try again in {retry_after:.0f} s"
+            f"{waiting} request{'s are' if waiting != 1 else ' is'} waiting already, as many as backbone.queue "
+            f"allows: try again in {retry_after:.0f} s"
         )
         self.waiting = waiting
         self.retry_after = retry_after

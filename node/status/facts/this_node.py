@@ -101,6 +101,7 @@ class Served(Struct, frozen=True):
         cells: how many; experts: which.
         bytes: of weights, mapped from files.
         budget_bytes: what the node may choose to serve, null where the owner has chosen.
+        lacking_bytes: chosen as well, and still to be fetched.
         why: the last choice in words, "" where the owner has chosen.
     """
 
@@ -111,6 +112,7 @@ class Served(Struct, frozen=True):
     bytes: int
     experts: Runs
     budget_bytes: int | None = None
+    lacking_bytes: int = 0
     why: str = ""
 
 

@@ -23,7 +23,7 @@ export function showAnswers(answers, peers, now) {
   byId("no-answers").hidden = answers.length > 0;
   const labels = [...table.tHead.rows[0].cells].map((each) => [each.textContent, each.className]);
   while (body.rows.length > answers.length) body.lastElementChild.remove();
-  while (body.rows.length < answers.length) body.append(element("tr", { role: "row" }, ...labels.map(([label, kind]) => element("td", { role: "cell", "data-label": label, class: kind || null }))));
+  while (body.rows.length < answers.length) body.append(element("tr", {}, ...labels.map(([label, kind]) => element("td", { "data-label": label, class: kind || null }))));
   answers.forEach((answer, index) => {
     const row = body.rows[index], trips = answer.trips;
     const slowest = peers.get(trips.slowest_peer);

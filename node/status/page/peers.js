@@ -78,7 +78,7 @@ export class Peers {
   }
 
   make(peer) {
-    const row = element("tr", { role: "row", "data-peer": peer.id }, ...this.columns.map(([label, kind]) => element("td", { role: "cell", "data-label": label, class: kind || null })));
+    const row = element("tr", { "data-peer": peer.id }, ...this.columns.map(([label, kind]) => element("td", { "data-label": label, class: kind || null })));
     row.toggle = element("button", { type: "button", class: "name", "aria-expanded": "false" });
     row.toggle.addEventListener("click", () => this.toggle(peer.id));
     row.short = element("small");
@@ -109,7 +109,7 @@ export class Peers {
   toggle(id) {
     const row = this.rows.get(id);
     if (row.detail) { row.detail.remove(); row.detail = null; } else {
-      row.detail = element("tr", { role: "row", class: "detail" }, element("td", { role: "cell", colspan: this.columns.length }, element("dl", { class: "facts" })));
+      row.detail = element("tr", { class: "detail" }, element("td", { colspan: this.columns.length }, element("dl", { class: "facts" })));
       this.describe(row.detail, this.feed.peers.get(id));
       row.after(row.detail);
     }

@@ -15,14 +15,14 @@ export function showNode(node, gateway) {
   const { memory, load, traffic, work, relay } = node;
   facts(byId("node"), [
     ["peer id", node.peer_id],
-    ["serves", node.serves.map((each) => `${called(each)}: ${many(each.cells, "cell")}, ${size(each.bytes)}`).join("; ") || "no experts: its config has no [[serve]]"],
+    ["serves", node.serves.map((each) => `${called(each)}: ${many(each.cells, "cell")}, ${size(each.bytes)}`).join("; ") || "no experts ([[serve]] in its config says which)"],
     ["running for", `${span(node.uptime_seconds)}, panal ${node.version}`],
     ["swarm", `${node.swarm.name}, ${node.swarm.private ? "private" : "open to all"}`],
-    ["memory", memory.rss_bytes === null ? "unknown" : `${size(memory.rss_bytes)}, of it ${size(memory.mapped_bytes)} weights`],
+    ["memory", memory.rss_bytes === null ? "unknown" : `${size(memory.rss_bytes)}, of it ${size(memory.mapped_bytes)} mapped from files`],
     ["load", `${load.cpu === null ? "unknown" : `${Math.round(load.cpu * 100)} % of ${many(load.cores, "core")}`}${load.wait_ms === null ? "" : `, a call waits ${count(load.wait_ms)} ms`}`],
     ["up, down now", `${size(traffic.up)}/s, ${size(traffic.down)}/s`],
     ["up, down in all", `${size(traffic.sent_bytes)}, ${size(traffic.received_bytes)}`],
-    ["calls answered", `${count(work.calls)}${work.refused ? `, ${count(work.refused)} refused` : ""}${work.calls ? `, ${span(work.compute_seconds)} of computing` : ""}`],
+    ...(node.serves.length || work.calls ? [["calls answered", `${count(work.calls)}${work.refused ? `, ${count(work.refused)} refused` : ""}${work.calls ? `, ${span(work.compute_seconds)} of computing` : ""}`]] : []),
     ...(work.chunk_bytes ? [["weights given away", size(work.chunk_bytes)]] : []),
     ...(relay.serving ? [["relays for", `${count(relay.serving.reservations)} of ${many(relay.serving.max_reservations, "peer")}, ${many(relay.serving.circuits, "connection")} now, ${size(relay.serving.relayed_bytes)} in all`]] : []),
   ]);

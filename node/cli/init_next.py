@@ -1,0 +1,90 @@
+"""After `panal init`: what the network says, and what to do next."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from routing.errors import LocalError, PeerError
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+    from relay.netcheck import Report
+
+CHECK_SECONDS = 15.0
+"""For a check while somebody sits there: what is not known by then `panal run` finds out, and tells."""
+
+
+def check_reach(path: Path) -> None:
+    """Ask the network how this node is reached, and print what it says. Ctrl-C leaves it out."""
+    import trio
+
+    from node.cli.netcheck import check_network, summary
+    from node.cli.progress import Progress
+    from node.interrupt import run_interruptible
+
+    async def check() -> Report | None:
+        with trio.move_on_after(CHECK_SECONDS):
+            return await check_network(path)
+        return None
+
+    print()
+    try:
+        with Progress() as progress:
+            progress.report("asking the network; Ctrl-C leaves it out", 0, 0)
+            report = run_interruptible(check, progress.stop)
+    except KeyboardInterrupt:
+        print("The network was not asked; panal netcheck does it.")
+        return
+    except (LocalError, PeerError) as error:
+        print(f"The network could not be asked: {error}")
+        return
+    if report is None:
+        print(f"The network said nothing in {CHECK_SECONDS:g} s; panal netcheck asks it at leisure.")
+        return
+    for check_done in report.checks:
+        if check_done.advice or check_done.status.value == "fail":
+            print(check_done)
+    print(f"{summary(report)}.")
+
+
+def next_step(config: NodeConfig, place: str) -> str:
+    """The commands that come next.
+
+    Args:
+        place: the flags that say where the config is, for one that writes it again.
+    """
+    from node.device.which_config import default_config
+
+    path = shlex.quote(str(config.path))
+    own = config.path == default_config()
+    start = "panal run" if own else f"panal run -c {path}"
+    lines = []
+    relays = config.relay.table.serve
+    if config.serve or relays:
+        number = f" {config.swarm.listen.port}" if config.swarm.listen.port else ""
+        ports = f"UDP and TCP port{number}" if relays else f"UDP port{number}"
+        lines += [
+            f"Next: start it, with {ports} open, and put its address into the peers of other nodes:",
+            f"  {start}",
+        ]
+        if own and sys.platform.startswith(("linux", "darwin")):
+            lines += ["or have it start by itself:", "  panal service install"]
+    if config.backbone is not None:
+        lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
+        if own and not config.serve:
+            lines += ["or have a page and an API for it:", f"  {start}"]
+        if not config.swarm.peers and not config.swarm.control_peers:
+            lines += [
+                f"Off this network, one address of the swarm in [swarm] peers of {config.path} is needed."
+            ]
+    if not lines:
+        lines = [
+            f"Next: fill in [backbone] (to ask), [[serve]] or [relay] in {config.path}, or start over:",
+            f"  panal init --force --serve MODEL.gguf{place}",
+            f"  panal init --force --relay{place}",
+            f"  panal init --force --model MODEL.gguf --peer ADDRESS{place}",
+        ]
+    return "\n".join(lines)
