@@ -290,3 +290,59 @@ def test_bits_of_the_zoo(parts: Parts, name: str) -> None:
     assert [each[0] for each in outputs] == [each[0] for each in expected]  # the prompts
     others = CANNOT_REWIND | NO_FLASH_ATTENTION | NOT_CAUSAL
     assert (outputs == expected) is (name not in others)
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("nomic-bert-moe", "llada-moe")])
+def test_caches_of_the_zoo(parts: Parts, name: str) -> None:
+    """Sequences come and go, change places, take what others have read, and come back with a further turn."""
+    model = parts(name)
+    grid, limit = 8, 5
+    common, more = model.tokens(19, seed=5), model.tokens(6, seed=99)
+    prompts = [common + model.tokens(3 + number, seed=number) for number in range(3)]
+    prompts += [model.tokens(length, seed=length) for length in (9, 3, 20, 5)]
+
+    def talk(prompt: list[int]) -> list[list[int]]:
+        answers = []
+        with model.backbone(n_ctx=96, n_ubatch=grid) as backbone, samplers(model, DRAWN) as make:
+            session = Session(backbone)
+            for turn in (prompt, more):
+                session.append(turn)
+                answers.append(list(session.generate(make(), limit, lambda token: False)))
+        return answers
+
+    expected = [talk(prompt) for prompt in prompts]
+    found: dict[tuple[int, int], list[int]] = {}
+    kept: dict[tuple[int, int], int] = {}
+    copied = False
+    with (
+        model.backbone(n_ctx=96, n_ubatch=grid, n_sequences=5, own_caches=True) as backbone,
+        samplers(model, DRAWN) as make,
+    ):
+        batch = Batch(backbone, slots=4, places=5, keep=True, reading_share=0.5)
+        waiting = [(number, 0, prompt) for number, prompt in enumerate(prompts)]
+        which: dict[Member, tuple[int, int]] = {}
+        while waiting or batch.members:
+            while waiting and len(batch.members) < 4:
+                number, turn, prompt = waiting.pop(0)
+                member = batch.add(prompt, make(), limit + number % 3 if turn else limit)
+                which[member] = (number, turn)
+            places = {member: member.sequence for member in batch.members}
+            for member, token in batch.step():
+                copied |= member.sequence != places[member]
+                number, turn = which[member]
+                answer = found.setdefault((number, turn), [])
+                answer.append(token)
+                kept[number, turn] = member.cached
+                if member.is_full:
+                    batch.remove(member)
+                    if not turn:
+                        waiting.insert(0, (number, 1, prompts[number] + answer + more))
+    assert copied
+    assert [kept[number, 0] for number in range(3)] == ([0, 16, 16] if backbone.can_rewind else [0] * 3)
+    for number, prompt in enumerate(prompts):
+        assert found[number, 0] == expected[number][0]
+        # Its old place may have been needed: then the turn was read anew, with other last bits.
+        assert kept[number, 1] in (0, 16, len(prompt) + limit - 1)
+        if kept[number, 1] > 16:
+            assert found[number, 1][:limit] == expected[number][1]
+    assert sum(kept[number, 1] > 16 for number in range(len(prompts))) >= 4

@@ -16,6 +16,8 @@ from tests.api_node import api_process, client_of
 from tests.model_parts import ModelParts
 from tests.plain_answers import PlainAnswers, plain_answers
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "def read_config(path):\n    with open(path) as file:\n"
 CONTEXT = 256
 OPENAI = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -236,6 +238,14 @@ def test_the_context_ends_an_answer(client: OpenAI, plain: PlainAnswers) -> None
     found = complete(client, tokens, max_tokens=50, temperature=0)
     assert found.choices[0].finish_reason == "length" and found.usage.completion_tokens == 6
     assert found.choices[0].text == plain.answer(tokens, 6).text
+
+
+def test_guesses_end_no_answer_early(client: OpenAI, plain: PlainAnswers) -> None:
+    tokens = plain.answer(PROMPT, 40).tokens
+    for limit in (7, 13, 14, 15, 18, 20, 21, 33, 39):
+        found = complete(client, max_tokens=limit, temperature=0)
+        assert found.usage.completion_tokens == limit and found.usage.panal["stopped"] == "length"
+        assert found.choices[0].text.encode() == b"".join(map(plain.tokenizer.piece, tokens[:limit]))
 
 
 def test_server_timing(client: OpenAI) -> None:

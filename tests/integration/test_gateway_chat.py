@@ -26,6 +26,8 @@ from tests.api_node import api_process, client_of
 from tests.model_parts import ModelParts
 from tests.plain_answers import PlainAnswers, plain_answers
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = """\
 {%- if tools %}{{- '<|im_start|>system\\n# Tools\\n' }}
 {%- for tool in tools %}{{- tool | tojson }}{{- '\\n' }}{%- endfor %}{{- '<|im_end|>\\n' }}{%- endif %}

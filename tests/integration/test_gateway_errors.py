@@ -19,6 +19,8 @@ from tests.api_node import ApiNode
 from tests.model_parts import ModelParts
 from tests.open_door import Knocking, Response, ask, request, until
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "def read_config(path):\n    with open(path) as file:\n"
 CONTEXT = 1024
 LONG = 900

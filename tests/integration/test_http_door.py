@@ -63,6 +63,10 @@ def test_head_has_no_body(door: OpenDoor) -> None:
         assert answer.headers["content-length"] == "7"
         knocking.send(request("GET / HTTP/1.1"))
         assert knocking.response().body == b"hello /"
+        knocking.send(request("HEAD /flood HTTP/1.1"))  # which never ends
+        assert knocking.response(no_body=True).headers["content-type"].startswith("text/event-stream")
+        knocking.send(request("GET / HTTP/1.1"))
+        assert knocking.response().body == b"hello /"
     assert door.ask("HEAD /nowhere HTTP/1.1").status == 404
     assert door.ask("HEAD / HTTP/1.1", host="evil.example").status == 421
 
