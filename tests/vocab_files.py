@@ -22,9 +22,7 @@ def with_template(source: Path, target: Path, template: str) -> Path:
             TensorToWrite(each.name, each.shape, each.type, bytes(mapped.tensor_view(each.name)))
             for each in model.tensors.values()
         ]
-    write_gguf(
-        target, {**model.metadata, "tokenizer.chat_template": GGUFValue.string(template)}, tensors
-    )
+    write_gguf(target, {**model.metadata, "tokenizer.chat_template": GGUFValue.string(template)}, tensors)
     return target
 
 

@@ -77,6 +77,8 @@ class HttpPart:
         sources = self._sources
         sources.server = serving.server
         sources.givers = serving.givers
+        if serving.chosen is not None:
+            sources.chosen = serving.chosen.facts
         sources.live, sources.decoder = answering.live, answering.decoder
         sources.model_id = answering.model_id
         self.board.changed()

@@ -17,10 +17,11 @@ from node.serve.cell_server import CellServer
 from node.serve.cells import Cells
 from node.serve.opening import open_cells
 from node.serve.server import ExpertServer
+from node.share.model_server import ModelServer
+from node.share.sharing import Sharing
 from node.swarm.announcing import Offered
 from node.swarm.node import SwarmNode
 from routing.quic.endpoint import Handler
-from routing.wire import cells as cells_wire
 from routing.wire import holdings, messages
 
 
@@ -38,7 +39,7 @@ class ServingPart:
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
         self.server: ExpertServer | None = None
-        self.sharing: CellServer | None = None
+        self.sharing = Sharing(Store(config.store), rate=config.swarm.share_rate)
         self.chosen: ChosenServing | None = None
         self.cells = Cells()
         self._ends = ExitStack()
@@ -49,9 +50,9 @@ class ServingPart:
         return bool(self._config.serve)
 
     @property
-    def givers(self) -> Sequence[CellServer]:
+    def givers(self) -> Sequence[CellServer | ModelServer]:
         """Who sends weights."""
-        return () if self.sharing is None else (self.sharing,)
+        return self.sharing.givers
 
     def handlers(self) -> dict[str, Handler]:
         """By protocol id; none are called before the node runs."""
@@ -59,8 +60,8 @@ class ServingPart:
         if self.is_wanted:
             handlers[messages.PROTOCOL_ID] = lambda stream: self._experts().serve_experts(stream)
             handlers[holdings.PROTOCOL_ID] = lambda stream: self._experts().serve_slices(stream)
-        if self.is_wanted and self._config.swarm.share_cells:
-            handlers[cells_wire.PROTOCOL_ID] = lambda stream: self._sharing().serve(stream)
+        if self._config.swarm.share_cells:
+            handlers |= self.sharing.handlers
         return handlers
 
     def offered(self) -> Offered:
@@ -95,7 +96,7 @@ class ServingPart:
             note = NodeFolder.of(config).serving
             self.chosen = open_chosen(library, store, config.serve, held.cells, note, ends, progress)
             self.cells = self.chosen.cells
-            self.sharing = CellServer(self.cells, rate=config.swarm.share_rate)
+            self.sharing.serve_cells(self.cells)
             self.server = ExpertServer(self.cells, kernels, name=config.name or "")
             ends.callback(self.server.close)
             self._ends = ends.pop_all()
@@ -105,7 +106,7 @@ class ServingPart:
 
         def swap(cells: Cells) -> None:
             self._experts().swap(cells)
-            self._sharing().swap(cells)
+            self.sharing.serve_cells(cells)
             self.cells = cells
             node.offer_changed()
 
@@ -115,11 +116,8 @@ class ServingPart:
     def close(self) -> None:
         """End the servers, then what they need."""
         self._ends.close()
+        self.sharing.close()
 
     def _experts(self) -> ExpertServer:
         assert self.server is not None
         return self.server
-
-    def _sharing(self) -> CellServer:
-        assert self.sharing is not None
-        return self.sharing

@@ -36,9 +36,9 @@ def add_arguments(subparsers: Subparsers) -> None:
         run,
         "write this node's config and make its identity",
         epilog=(
-            "On a terminal, without a word of what the node is to do, it asks; and what it then writes is this\n"
-            "device's own config, which panal run finds by itself. The identity key stays as it is if there is\n"
-            "one, with --force too."
+            "On a terminal, without a flag that says what the node is to do, it asks; what it then writes is\n"
+            "this device's own config, which panal run finds by itself. The identity key stays as it is if\n"
+            "there is one, with --force too."
         ),
     )
     where = parser.add_mutually_exclusive_group()
@@ -288,8 +288,8 @@ def _tables(args: argparse.Namespace, config: Path) -> list[ServeTable]:
         return [_table(serve, config, None) for serve in args.serve]
     if len(args.serve) != 1 or args.serve[0].layers or args.serve[0].experts:
         raise LocalError(
-            "--memory lets the node choose what it serves of a model: give it with one --serve MODEL, without "
-            "layers and experts (several: memory in each [[serve]] of the config)"
+            "--memory lets the node choose what it serves of a model: give it with one --serve MODEL, "
+            "without layers and experts (several: memory in each [[serve]] of the config)"
         )
     return [_table(args.serve[0], config, args.memory)]
 

@@ -1,4 +1,4 @@
-"""`panal slice`: cut what a device will serve out of a model, so that it never needs the whole file."""
+"""`panal slice`: what a device serves of a model, cut out of its file or fetched from peers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from node.cli.arguments import COMBINES, Subparsers, add_command, add_json, add_store, ranges
+from node.cli.arguments import COMBINES, Subparsers, add_command, add_config, add_json, add_store, ranges
+from node.cli.getting import add_get_arguments, get
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def add_arguments(subparsers: Subparsers) -> None:
-    """Declare `slice cut` and `slice plan`."""
+    """Declare `slice cut`, `get`, `ls`, `rm` and `plan`."""
     group = subparsers.add_parser(
-        "slice", help="cut a slice file out of a model, or plan who serves what", allow_abbrev=False
+        "slice", help="cut or get a slice file, list or remove them, plan who serves what", allow_abbrev=False
     )
     verbs = group.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
 
@@ -38,6 +39,41 @@ def add_arguments(subparsers: Subparsers) -> None:
     cut.add_argument("--force", action="store_true", help="overwrite FILE")
     add_store(cut)
     add_json(cut)
+
+    fetch = add_command(
+        verbs,
+        "get",
+        get_slice,
+        "fetch experts of a model from peers, as a slice file that can be served at once",
+        epilog=(
+            "Every chunk is proven by the model id when it comes; ended or killed, the same command goes on\n"
+            "where it was. The file has its name only when it is complete. Exit code 1 if nobody gives\n"
+            "the rest."
+        ),
+    )
+    add_get_arguments(fetch)
+
+    listing = add_command(
+        verbs, "ls", list_slices, "list the slices on this device, and how complete they are"
+    )
+    listing.add_argument(
+        "folders", nargs="*", type=Path, metavar="DIR", help="look there too (default: the working directory)"
+    )
+    add_config(listing, required=False)
+    add_store(listing)
+    add_json(listing)
+
+    remove = add_command(
+        verbs, "rm", remove_slices, "remove slice files, or what has come of them; nothing that is no slice"
+    )
+    remove.add_argument("files", nargs="*", type=Path, metavar="FILE", help="as `panal slice ls` shows them")
+    remove.add_argument(
+        "--home", action="append", default=[], metavar="MODEL-ID", help="the fetched experts of a home set"
+    )
+    remove.add_argument("--force", action="store_true", help="also what this node's config serves")
+    add_config(remove, required=False)
+    add_store(remove)
+    add_json(remove)
 
     plan = add_command(
         verbs,
@@ -129,6 +165,70 @@ def _place(args: argparse.Namespace, progress: Progress) -> tuple[Shapes, list[d
     return shapes, place(needs, rooms, whole_runs=args.combine == "stable")
 
 
+def get_slice(args: argparse.Namespace) -> int:
+    """Fetch cells alone."""
+    if not (args.all or args.layers is not None or args.experts is not None):
+        raise LocalError("which experts? --layers 0-11, --experts 0-31, both, or --all")
+    return get(args, trunk=False, cells=True)
+
+
+def list_slices(args: argparse.Namespace) -> int:
+    """Print what is here."""
+    from node.cli.table import format_table
+    from node.device.which_config import load
+    from node.model.store import Store
+    from node.share.slice_files import find_slices
+    from node.sizes import size_text
+
+    config = load(args.config)
+    served = [entry.model.path for entry in config.serve if entry.model.path is not None]
+    found = find_slices(Store(args.store or config.store), args.folders or [Path()], served)
+    if args.json:
+        print(json.dumps([each.as_dict() for each in found]))
+    elif found:
+        rows = [
+            (
+                each.model_id[:12],
+                "home set" if each.kind == "home" else each.layers,
+                each.experts or None,
+                each.cells,
+                size_text(each.n_bytes),
+                "complete" if each.share >= 1 else f"about {each.share:.0%}",
+                each.path,
+            )
+            for each in found
+        ]
+        print(format_table(("model", "layers", "experts", "cells", "size", "state", "file"), rows))
+    else:
+        print("No slices here; `panal slice get` fetches one, `panal slice cut` cuts one.")
+    return 0
+
+
+def remove_slices(args: argparse.Namespace) -> int:
+    """Remove them."""
+    from node.device.which_config import load
+    from node.model.store import Store
+    from node.share.slice_files import remove_home, remove_slice
+    from node.sizes import size_text
+
+    if not args.files and not args.home:
+        raise LocalError("which? FILE as `panal slice ls` shows it, or --home MODEL-ID")
+    config = load(args.config)
+    store = Store(args.store or config.store)
+    served = {entry.model.path.resolve() for entry in config.serve if entry.model.path is not None}
+    for path in args.files:
+        if path.resolve() in served and not args.force:
+            raise LocalError(f"{path}: {config.path} serves it; take it out of [[serve]] first, or --force")
+    freed = {str(path): remove_slice(path) for path in args.files}
+    freed |= {model_id: remove_home(store, model_id) for model_id in args.home}
+    if args.json:
+        print(json.dumps([{"removed": name, "bytes": n_bytes} for name, n_bytes in freed.items()]))
+    else:
+        for name, n_bytes in freed.items():
+            print(f"{name}: removed, {size_text(n_bytes)} are free again")
+    return 0
+
+
 def cut_slice(args: argparse.Namespace) -> int:
     """Write the slice file."""
     from node.cli.model import megabytes
@@ -157,6 +257,7 @@ def _cut(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     from node.model.slice_file import cut_slice as cut
     from node.model.store import Store
     from node.serve.opening import open_whole
+    from node.share.slice_files import note_slices
 
     store = Store(args.store or default_store(os.environ))
     ref = ModelRef.parse(args.model, Path.cwd())
@@ -175,6 +276,7 @@ def _cut(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
         progress.report(f"cutting ({megabytes(written)})", 0, 0)
 
     size = cut(model, manifest.encoded(), stored.model_id, layers, experts, args.output, count_up)
+    note_slices(store, [args.output])
     held = [layer for layer in manifest.layers() if layer in layers]
     return {
         "file": str(args.output),

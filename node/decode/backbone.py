@@ -69,6 +69,8 @@ class Backbone:
         self.model = model or LlamaModel(library, [stored.trunk])
         self.threads = threads
         self.can_rewind = can_rewind(self.model)
+        if own_caches and not self.can_rewind:
+            n_sequences = _dividing(n_ubatch, n_sequences)
         self.most_rows = min(most_rows(stored.manifest), n_ubatch)
         try:
             self.n_ctx = n_ctx or default_context(self.model)
@@ -151,3 +153,12 @@ class Backbone:
     def _close_model(self) -> None:
         if self._owns_model:
             self.model.close()
+
+
+def _dividing(n_ubatch: int, n_sequences: int) -> int:
+    """Sequences at least so many, by which the rows of a graph can be divided, if that is not many more.
+
+    llama.cpp measures its largest graph with the rows spread over all sequences, and aborts the process where
+    that does not come out even (minimax-01).
+    """
+    return next((n for n in range(n_sequences, 2 * n_sequences) if n_ubatch % n == 0), n_sequences)

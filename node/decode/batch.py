@@ -49,6 +49,7 @@ class Batch:
         reserve: tokens of an answer for which there must be room in a shared cache before it is begun; None
             for all of them. With less, it may be full in the middle of an answer.
         look: gets each member and row before its token is chosen.
+        clock: seconds, by which reading and writing take turns.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Batch:
         keep: bool = False,
         reserve: int | None = None,
         look: Callable[[Member, int], None] = lambda member, row: None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._backbone = backbone
         self._slots = slots
@@ -69,6 +71,7 @@ class Batch:
         self._on_pass = on_pass
         self._reserve = reserve
         self._look = look
+        self._clock = clock
         self._turns = Turns(reading_share)
         self._readers = RoundRobin()
         self._numbers = count()
@@ -177,14 +180,14 @@ class Batch:
             for i in range(part.member.computed, part.end)
         ]
         decoding = not any(part.member.is_reading for part in planned.parts)
-        begun = time.perf_counter()
+        begun = self._clock()
         try:
             (self._backbone.compute_in_company if self._exact else self._backbone.compute)(rows)
         except SequenceLost:
             for part in planned.parts:
                 self._lose(part.member)
             raise
-        seconds = time.perf_counter() - begun
+        seconds = self._clock() - begun
         self._turns.spent(seconds, reading=planned.reads)
         shares: list[tuple[Member, int]] = []
         choices: list[Choice] = []

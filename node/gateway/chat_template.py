@@ -35,7 +35,7 @@ WORK = "node.gateway.template_work"
 
 CPU_SECONDS, SECONDS = 2.0, 20.0
 """For a chat: of the processor, and of the clock on a machine that does much else. Usual ones take some
-milliseconds; the longest that fit a context of 128,000 tokens, 0.1 s."""
+milliseconds; 500 kB, which is 130,000 tokens or more, 0.04 s."""
 
 AT_ONCE = 4
 """Processes that render: one long chat does not keep the others waiting."""
@@ -230,30 +230,47 @@ class ChatTemplate:
                 f"the chat has {len(data)} bytes; at most {MOST_CHAT_BYTES} are possible: shorten it"
             )
         try:
-            process = self._process()
-            answer = process.ask(data, cpu=CPU_SECONDS, wall=SECONDS)
+            return self._answer(data)
         except Refused as refused:
-            process.close()  # the next one begins afresh, whatever this template has left there
             raise TemplateError(f"the chat template {refused}") from None
         except ConfinedFailed as failed:
             raise TemplateError(f"the chat template cannot be used: {failed}") from None
-        with self._lock:
-            if not self._closed:
-                self._idle.append(process)
-                return answer
-        process.close()
-        return answer
 
-    def _process(self) -> Confined:
+    def _answer(self, data: bytes) -> bytes:
+        while (process := self._idle_one()) is not None:
+            try:
+                return self._ask_one(process, data)
+            except ConfinedFailed as failed:
+                if failed.failure != "crash":
+                    raise
+                # Perhaps somebody killed it while it was idle: asked anew, that would not be the chat's fault.
+        process = self._new_one()
+        return self._ask_one(process, data)
+
+    def _idle_one(self) -> Confined | None:
         with self._lock:
-            if self._idle:
-                return self._idle.pop()
+            return self._idle.pop() if self._idle else None
+
+    def _new_one(self) -> Confined:
         try:
             return self._confinement.fork()
         except ConfinedFailed as failed:
             if failed.failure != "start":
                 raise
         return self._confinement.fork()  # the origin had been killed; there is another now
+
+    def _ask_one(self, process: Confined, data: bytes) -> bytes:
+        try:
+            answer = process.ask(data, cpu=CPU_SECONDS, wall=SECONDS)
+        except Refused:
+            process.close()  # the next one begins afresh, whatever the template has left there
+            raise
+        with self._lock:
+            if not self._closed:
+                self._idle.append(process)
+                return answer
+        process.close()
+        return answer
 
 
 def _metadata(model: LlamaModel, name: bytes | None) -> str:

@@ -10,6 +10,7 @@ import trio
 from node.decode.continuous.ask import Ask
 from node.gateway.answering import Part
 from node.gateway.calls import ReadsCalls
+from node.gateway.chat_template import ID_CHARACTERS, ID_LENGTH
 from node.gateway.errors import too_long
 from node.gateway.forced_call import ForcedCall, schema_of
 from node.gateway.reading import Reading
@@ -86,7 +87,7 @@ def reading_of(speaker: Speaker, wanted: Wanted) -> Reading:
 
     def calls() -> ReadsCalls | None:
         if tools.forced:
-            return ForcedCall(lambda: f"call_{secrets.token_hex(12)}")
+            return ForcedCall(_make_id)
         return chat.calls(wanted.shown_tools) if wanted.shown_tools else None
 
     return Reading((*wanted.stops, *chat.stops), calls, tools.several)
@@ -158,6 +159,10 @@ def parts_of(
             )
             parts.append(Part(len(parts), number, ask))
     return parts
+
+
+def _make_id() -> str:
+    return "".join(secrets.choice(ID_CHARACTERS) for _ in range(ID_LENGTH))
 
 
 def _check_tokens(speaker: Speaker, tokens: Iterable[int], param: str) -> None:

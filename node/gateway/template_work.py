@@ -6,6 +6,7 @@ process from files, the network and this node's memory, and its limits from taki
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -153,8 +154,6 @@ class _Work:
 
     def _inspect(self) -> Inspected:
         user = {"role": "user", "content": "Hello."}
-        if NEEDLE not in self._try([user], [NEEDLE_TOOL]):
-            return Inspected()
         call = {
             "id": NEEDLE_ID,
             "type": "function",
@@ -162,21 +161,19 @@ class _Work:
         }
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
         result = {"role": "tool", "content": "found", "tool_call_id": NEEDLE_ID}
-        without = self._try([user], [NEEDLE_TOOL]).count(NEEDLE)
-        for how in (
-            Inspected(True),
-            Inspected(True, empty_content=True),
-            Inspected(True, arguments_as_text=True),
-            Inspected(True, arguments_as_text=True, empty_content=True),
-        ):
-            text = self._try(prepared([user, message, result], how), [NEEDLE_TOOL])
-            if text.count(NEEDLE) > without and "stack" in text and not any(each in text for each in MANGLED):
+        shown = self._try([user], [NEEDLE_TOOL]).count(NEEDLE)
+        tools = [NEEDLE_TOOL] if shown else None
+        for as_text, empty in itertools.product((False, True), (False, True)):
+            how = Inspected(shown > 0, as_text, empty)
+            text = self._try(prepared([user, message, result], how), tools)
+            if text.count(NEEDLE) > shown and "stack" in text and not any(each in text for each in MANGLED):
                 return how
-        return Inspected(True)
+        return Inspected(shown > 0)
 
-    def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
+    def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+        template = self._plain if tools is None else self._tools
         try:
-            rendered = self._tools.render(Render(messages, tools, 0.0, {}))
+            rendered = template.render(Render(messages, tools, 0.0, {}))
         except Exception:  # noqa: BLE001 - a template can raise any
             return ""
         return unmark(rendered.text, rendered.marks)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from node.home.call_bits import CallBits, CallKey
 from node.home.fetched import FetchedCells
-from node.share import fetch
+from node.share import fetch, target
 from node.share.fetch import unrelayed as unrelayed
 from routing.dispatch.holders import HOME, LayerHolders
 from routing.quic.connection import Connection
@@ -81,7 +81,7 @@ async def fetch_cells(
             if holder.peer_id != HOME:
                 yield holder.peer_id, holder.held
 
-    def say(so_far: fetch.Progress) -> None:
+    def say(so_far: target.Progress) -> None:
         on_progress(
             FetchProgress(so_far.units, so_far.n_bytes, so_far.all_units, so_far.all_bytes, so_far.sources)
         )

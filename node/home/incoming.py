@@ -10,7 +10,7 @@ from tempfile import SpooledTemporaryFile
 
 from node.home.cell_file import COPY_BYTES, CellFile, cannot
 from node.model.chunks import ContentHasher
-from node.share import fetch
+from node.share import target
 
 IN_MEMORY_BYTES = 4 << 20
 """Of an expert that is coming: most are smaller. Of a larger one all is in a file without a name beside the
@@ -98,7 +98,7 @@ class _Coming:
             pass  # what a full disk has not taken yet; it is not wanted any more
 
 
-class WrongBytes(fetch.WrongBytes):
+class WrongBytes(target.WrongBytes):
     """What was sent as an expert is not that expert; the caller knows who sent it.
 
     Attributes:

@@ -219,7 +219,7 @@ class Exchange:
         data = message.get("body", b"")
         if data and not self._is_head:
             events.append(h11.Data(data=bytes(data)))
-        if not message.get("more_body", False):
+        if self._is_head or not message.get("more_body", False):
             events.append(h11.EndOfMessage())
             self._finished = True
         try:
@@ -228,6 +228,9 @@ class Exchange:
             self._leave()
             await trio.lowlevel.checkpoint()  # Cancelled, unless whoever sends is shielded
             raise
+        if self._is_head and message.get("more_body", False):
+            self._working.cancel()  # a stream without end has been told of by its head
+            await trio.lowlevel.checkpoint()
 
     def _response(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> h11.Response:
         # Whoever answers before it has read the body does not wait for the rest of it.

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from node.home.call_bits import run_bits
+from node.home.call_bits import numbers, run_bits
 from node.model.chunks import list_bytes
 from node.share import fetch
-from node.share.fetch import WrongBytes
 from node.share.growing import GrowingBlob
 from node.share.requests import CellsAsked, FileAsked, Request
+from node.share.target import WrongBytes
+from node.share.work import EVERY
 from routing.wire import cells, model_files
 from routing.wire.experts import Refusal
 from routing.wire.model_files import ModelFile
@@ -60,6 +61,7 @@ class Download:
         self._model_id = model_id
         self._metadata = metadata
         self._blobs: dict[Key, list[GrowingBlob]] = {}
+        self._units: dict[tuple[Key, int], int] = {}  # worked out once
 
     def add(self, key: Key, blob: GrowingBlob) -> None:
         """Fetch this too. There may be several of a key, which want different parts: of two slice files."""
@@ -84,6 +86,21 @@ class Download:
             found |= blob.lists_due(LIST_AHEAD_BYTES) if key.lists else blob.provable
         return found
 
+    def units(self, key: Key, experts: int) -> int:
+        """The units of a call's experts, both as bits; of files all, whatever is said."""
+        if key.file is not None:
+            return EVERY
+        known = self._units.get((key, experts))
+        if known is None:
+            blob = self._blobs[key.data][0].blob
+            known = 0
+            for number, part in enumerate(blob.with_list if key.lists else range(len(blob.parts))):
+                if experts >> part & 1:
+                    units = range(number, number + 1) if key.lists else blob.units_of(part)
+                    known |= run_bits(units.start, len(units))
+            self._units[key, experts] = known
+        return known
+
     # --- fetch.Target ---
 
     def bytes_of(self, units: Mapping[Key, int]) -> int:
@@ -92,7 +109,7 @@ class Download:
         for key, bits in units.items():
             if not key.lists:
                 blob = self._blobs[key][0].blob
-                total += sum(blob.span(unit)[1] for unit in range(bits.bit_length()) if bits >> unit & 1)
+                total += sum(blob.span(unit)[1] for unit in numbers(bits))
         return total
 
     def fit(self, key: Key, first: int, count: int) -> int:
@@ -138,15 +155,7 @@ class Download:
 
     def missed(self, key: Key, refusal: Refusal) -> int:
         """The units of the experts that a refusal names, as bits."""
-        grown = self._blobs[key.data][0]
-        experts = [expert for expert in set(refusal.missing) if expert < len(grown.blob.parts)]
-        if key.lists:
-            return sum(1 << unit for unit, part in enumerate(grown.blob.with_list) if part in experts)
-        found = 0
-        for expert in experts:
-            units = grown.blob.units_of(expert)
-            found |= run_bits(units.start, len(units))
-        return found
+        return self.units(key, sum(1 << expert for expert in set(refusal.missing)))
 
     def note(self, key: Key, units: Iterable[int]) -> None:
         """These have come."""

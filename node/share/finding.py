@@ -101,9 +101,7 @@ class Holding:
         manifest_bytes, metadata: whose word is taken: only peers that say the same are asked for these files.
     """
 
-    def __init__(
-        self, offers: Offers, model_id: str, *, manifest_bytes: int = 0, metadata: str = ""
-    ) -> None:
+    def __init__(self, offers: Offers, model_id: str, *, manifest_bytes: int = 0, metadata: str = "") -> None:
         self._offers = offers
         self._model_id = model_id
         self._manifest_bytes = manifest_bytes

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from node.home.call_bits import run_bits
+from node.home.call_bits import numbers, run_bits
 from node.model.chunks import CHUNK_BYTES, DIGEST_BYTES, list_bytes, list_proves
 from node.share.blob import Blob, ListBlob
 from routing.errors import LocalError
@@ -133,6 +133,11 @@ class GrowingBlob:
         """The wanted units that are not there, as bits."""
         first, last = self.blob.units_of(self.wanted.start), self.blob.units_of(self.wanted.stop - 1)
         return sum(1 << unit for unit in range(first.start, last.stop) if not self.present[unit])
+
+    @property
+    def lacking_bytes(self) -> int:
+        """What has yet to come."""
+        return sum(self.blob.span(unit)[1] for unit in numbers(self.lacking()))
 
     def lists_lacking(self) -> int:
         """The lists that are needed and not known, as bits."""

@@ -71,11 +71,7 @@ class SliceDownload:
     @property
     def lacking_bytes(self) -> int:
         """What has yet to come."""
-        lacking = 0
-        for blob in self._blobs.values():
-            bits = blob.lacking()
-            lacking += sum(blob.blob.span(unit)[1] for unit in range(bits.bit_length()) if bits >> unit & 1)
-        return lacking
+        return sum(blob.lacking_bytes for blob in self._blobs.values())
 
     def open(self, progress: Callable[[int], None] = lambda n_bytes: None) -> None:
         """Make the file if need be, and find out what is there.

@@ -126,9 +126,12 @@ class ModelDownload:
     def lacking_bytes(self) -> int:
         """What has yet to come of the trunk."""
         blob = self._blobs.get(Key(ModelFile.TRUNK))
-        bits = 0 if blob is None else blob.lacking()
-        assert blob is not None or not bits
-        return sum(blob.blob.span(u)[1] for u in range(bits.bit_length()) if bits >> u & 1) if blob else 0
+        return 0 if blob is None else blob.lacking_bytes
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether the metadata is complete."""
+        return self._has(ModelFile.METADATA)
 
     @property
     def has_trunk(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
@@ -292,7 +293,7 @@ def test_bits_of_the_zoo(parts: Parts, name: str) -> None:
     assert (outputs == expected) is (name not in others)
 
 
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("nomic-bert-moe", "llada-moe")])
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in ("nomic-bert-moe",)])
 def test_caches_of_the_zoo(parts: Parts, name: str) -> None:
     """Sequences come and go, change places, take what others have read, and come back with a further turn."""
     model = parts(name)
@@ -313,12 +314,15 @@ def test_caches_of_the_zoo(parts: Parts, name: str) -> None:
     expected = [talk(prompt) for prompt in prompts]
     found: dict[tuple[int, int], list[int]] = {}
     kept: dict[tuple[int, int], int] = {}
-    copied = False
+    moved = False
     with (
         model.backbone(n_ctx=96, n_ubatch=grid, n_sequences=5, own_caches=True) as backbone,
         samplers(model, DRAWN) as make,
     ):
-        batch = Batch(backbone, slots=4, places=5, keep=True, reading_share=0.5)
+        ticks = count()  # each pass takes as long as any other
+        batch = Batch(
+            backbone, slots=4, places=5, keep=True, reading_share=0.5, clock=lambda: float(next(ticks))
+        )
         waiting = [(number, 0, prompt) for number, prompt in enumerate(prompts)]
         which: dict[Member, tuple[int, int]] = {}
         while waiting or batch.members:
@@ -328,7 +332,7 @@ def test_caches_of_the_zoo(parts: Parts, name: str) -> None:
                 which[member] = (number, turn)
             places = {member: member.sequence for member in batch.members}
             for member, token in batch.step():
-                copied |= member.sequence != places[member]
+                moved |= member.sequence != places[member]
                 number, turn = which[member]
                 answer = found.setdefault((number, turn), [])
                 answer.append(token)
@@ -337,12 +341,12 @@ def test_caches_of_the_zoo(parts: Parts, name: str) -> None:
                     batch.remove(member)
                     if not turn:
                         waiting.insert(0, (number, 1, prompts[number] + answer + more))
-    assert copied
+    assert moved
     assert [kept[number, 0] for number in range(3)] == ([0, 16, 16] if backbone.can_rewind else [0] * 3)
     for number, prompt in enumerate(prompts):
-        assert found[number, 0] == expected[number][0]
+        assert found[number, 0] == expected[number][0] or name in NOT_CAUSAL
         # Its old place may have been needed: then the turn was read anew, with other last bits.
         assert kept[number, 1] in (0, 16, len(prompt) + limit - 1)
         if kept[number, 1] > 16:
-            assert found[number, 1][:limit] == expected[number][1]
+            assert found[number, 1][:limit] == expected[number][1] or name in NOT_CAUSAL
     assert sum(kept[number, 1] > 16 for number in range(len(prompts))) >= 4

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import trio
 
+from node.decode.continuous import opening
 from node.decode.continuous.ask import Ask, QueueFull, Stopping
 from node.decode.continuous.decoder import Decoder
 from node.decode.continuous.opening import DecoderSettings
@@ -183,11 +184,9 @@ def test_the_queue_has_an_end(parts: Parts) -> None:
                 # Who gave up waiting makes room.
                 async with decoder.ask(asked(model.tokens(5), 3)) as third:
                     assert decoder.stats().waiting == 1
-                    first_left = trio.current_time()
                     await first.__anext__()
             assert first.report.stopped == "closed" and third.report.stopped == "closed"
             assert len((await answer(decoder, asked(model.tokens(5), 3)))[0]) == 3
-            assert trio.current_time() - first_left < 5
 
     run(main)
 
@@ -500,14 +499,15 @@ def test_a_slow_listener_keeps_nobody_waiting(parts: Parts) -> None:
     model = parts("demo")
 
     async def main() -> None:
-        async with decoding(model, sessions=2) as (decoder, _):
-            async with decoder.ask(asked(model.tokens(4), 30)) as slow:
-                tokens, _ = await answer(decoder, asked(model.tokens(9), 40))
-                assert len(tokens) == 40 and slow.report.tokens == 30
-                assert [chosen.token async for chosen in slow] == alone(model, [model.tokens(4)], GREEDY, 30)[
-                    0
-                ]
-                assert slow.report.stopped == "length"
+        async with (
+            decoding(model, sessions=2) as (decoder, _),
+            decoder.ask(asked(model.tokens(4), 30)) as slow,
+        ):
+            tokens, _ = await answer(decoder, asked(model.tokens(9), 40))
+            assert len(tokens) == 40 and slow.report.tokens == 30
+            found = [chosen.token async for chosen in slow]
+            assert found == alone(model, [model.tokens(4)], GREEDY, 30)[0]
+            assert slow.report.stopped == "length"
 
     run(main)
 
@@ -594,28 +594,30 @@ def test_a_shared_cache(parts: Parts) -> None:
             both: list[int] = []
 
             async def long(seed: int) -> None:
-                both.append(len((await answer(decoder, asked(model.tokens(5, seed=seed), 120)))[0]))
+                both.append(len((await answer(decoder, asked(model.tokens(70, seed=seed), 40)))[0]))
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(long, 21)
                 nursery.start_soon(long, 22)
-            assert both == [120, 120]
+            assert both == [40, 40]
+            assert decoder.stats().trips.decoded == 4 * 9 + 2 * 39
 
     run(main)
 
 
-def test_a_shared_cache_that_becomes_full(parts: Parts) -> None:
+def test_a_shared_cache_that_becomes_full(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     # Long answers are begun together, as most answers end early; these do not.
     model = parts("demo")
+    monkeypatch.setattr(opening, "RESERVED_TOKENS", 30)
     errors: list[str] = []
     lengths: list[int] = []
 
     async def main() -> None:
-        async with decoding(model, replace(SETTINGS, exact=False, context=800), sessions=2) as (decoder, _):
+        async with decoding(model, replace(SETTINGS, exact=False, context=200), sessions=2) as (decoder, _):
 
             async def long(seed: int) -> None:
                 try:
-                    lengths.append(len((await answer(decoder, asked(model.tokens(140, seed=seed), 500)))[0]))
+                    lengths.append(len((await answer(decoder, asked(model.tokens(70, seed=seed), 90)))[0]))
                 except EngineError as error:
                     errors.append(str(error))
 
@@ -624,8 +626,8 @@ def test_a_shared_cache_that_becomes_full(parts: Parts) -> None:
                 nursery.start_soon(long, 22)
 
     run(main)
-    assert lengths == [500] and len(errors) == 1
-    assert "the cache of 800 tokens that all sessions share is full: 2 of them hold" in errors[0]
+    assert lengths == [90] and len(errors) == 1
+    assert "the cache of 200 tokens that all sessions share is full: 2 of them hold" in errors[0]
 
 
 def test_what_cannot_be_asked(parts: Parts) -> None:

@@ -66,9 +66,9 @@ class QueueFull(LocalError):
     """
 
     def __init__(self, waiting: int, retry_after: float) -> None:
+        many = "1 request is" if waiting == 1 else f"{waiting} requests are"
         super().__init__(
-            f"{waiting} request{'s are' if waiting != 1 else ' is'} waiting already, as many as backbone.queue "
-            f"allows: try again in {retry_after:.0f} s"
+            f"{many} waiting already, as many as backbone.queue allows: try again in {retry_after:.0f} s"
         )
         self.waiting = waiting
         self.retry_after = retry_after

@@ -27,6 +27,7 @@ class Places:
     def __init__(self, backbone: Backbone, number: int, *, keep: bool) -> None:
         self._context = backbone.context
         self._own = backbone.own_caches
+        self._by_state = not backbone.can_rewind
         self.keep = keep
         self.rule = Reuse(backbone.context.n_ubatch, self._own, backbone.can_rewind)
         self.copy_least = max(1, backbone.n_ctx // COPY_PART) if self._own else 1
@@ -105,7 +106,7 @@ class Places:
             raise EngineError(f"{len(self.pasts)} places: no room to bring {len(wanted)} sequences together")
         where = {slot: slot for slot in self._taken}
         for source, target in moves:
-            self._context.copy(source, target)
+            self._copy_cache(source, target)
             self._context.remove(source, 0)
             self.pasts[target], self.pasts[source] = self.pasts[source], Past()
             self._used[target], self._used[source] = self._used[source], 0
@@ -155,10 +156,15 @@ class Places:
             self._cut(slot, length)
             return
         self._context.remove(slot, 0)
-        self._context.copy(source, slot)
-        past = self.pasts[source].copy()
-        self.pasts[slot] = past
+        self._copy_cache(source, slot)
+        self.pasts[slot] = self.pasts[source].copy()
+        if self._by_state:
+            self.pasts[slot].cells.clear()
+            self._fill(slot)
         self._cut(slot, length)
+
+    def _copy_cache(self, source: int, target: int) -> None:
+        (self._context.copy_state if self._by_state else self._context.copy)(source, target)
 
     def _cut(self, slot: int, length: int) -> None:
         past = self.pasts[slot]

@@ -286,7 +286,7 @@ class Worker:
         self._news.append((asked, Chosen(choice.token, logprob)))
         if asked.tokens == asked.ask.limit:
             self._end(member, "length")
-        elif member.is_full:
+        elif member.prompt + asked.tokens >= member.most:  # not is_full: it holds all of a guessed pass
             self._end(member, "context")
 
     def _end(self, member: Member, stopped: str, error: PanalError | None = None) -> None:
