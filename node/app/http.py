@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 from importlib.metadata import version
 
@@ -42,7 +43,7 @@ class HttpPart:
 
     def __init__(self, config: NodeConfig, folder: NodeFolder) -> None:
         self._folder = folder
-        settings = DoorSettings.of(config.http)
+        settings = DoorSettings.of(config.http, avoid=_control_port(config))
         self._door = None if settings is None else HttpDoor(settings)
         self.bound = None if self._door is None else self._door.bound
         self.url = "" if self._door is None else self._door.url
@@ -112,3 +113,11 @@ class HttpPart:
 
     def _answered(self, answered: Answered) -> None:
         self.board.answers.note(answered.report, answered.model_id, answered.at, answered.error)
+
+
+def _control_port(config: NodeConfig) -> frozenset[int]:
+    """The port that the control plane will have on loopback itself, and cannot share there."""
+    control = config.swarm.control
+    if control is None or not ipaddress.ip_address(control[0]).is_loopback:
+        return frozenset()
+    return frozenset({control[1]})

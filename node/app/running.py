@@ -69,7 +69,12 @@ async def run_node(
         serving = ServingPart(config)
         ends.callback(serving.close)
         answering = AnsweringPart(config, on_ready=lambda: http.opened(serving, answering))
-        role = Role(serves=True, offered=serving.offered, handlers=serving.handlers())
+        role = Role(
+            serves=True,
+            offered=serving.offered,
+            handlers=serving.handlers(),
+            any_port=not serving.is_wanted and not config.relay.table.serve,
+        )
         node = SwarmNode(Place.of(config), role, watching=watching, http=http.bound)
         ends.callback(node.close)
         effect = PauseEffect(node)

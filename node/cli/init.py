@@ -36,9 +36,9 @@ def add_arguments(subparsers: Subparsers) -> None:
         run,
         "write this node's config and make its identity",
         epilog=(
-            "On a terminal, without a flag that says what the node is to do, it asks; what it then writes is\n"
-            "this device's own config, which panal run finds by itself. The identity key stays as it is if\n"
-            "there is one, with --force too."
+            "On a terminal, without a flag that says what the node is to do, it asks; what it then writes\n"
+            "is this device's own config, which panal run finds by itself. The identity key stays as it is\n"
+            "if there is one, with --force too."
         ),
     )
     where = parser.add_mutually_exclusive_group()

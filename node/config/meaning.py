@@ -193,6 +193,7 @@ class _Check:
             advert_seconds=table.advert_seconds,
             share_cells=table.share_cells,
             share_rate=table.share_rate,
+            control_is_chosen=table.control is not None,
         )
 
     def _control(self, text: str | None, listen: ListenAddress) -> tuple[str, int] | None:

@@ -60,6 +60,7 @@ class SwarmConfig:
         member: the file of its member certificate; None in an open swarm.
         lan: whether nodes on the same network are looked for and told of this one.
         control: where the control plane listens for TCP; None: it only dials.
+        control_is_chosen: the file says where, so no other port will do.
         advert_seconds: how long one advert of this node lives.
         share_cells: whether peers may copy the cells that this node serves.
         share_rate: bytes a second that it sends of them at most.
@@ -76,6 +77,7 @@ class SwarmConfig:
     advert_seconds: int
     share_cells: bool = True
     share_rate: int = DEFAULT_SHARE_RATE
+    control_is_chosen: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,17 @@ class JsonLines(logging.Formatter):
         return json.dumps(said, ensure_ascii=False)
 
 
+class _Stderr(logging.Handler):
+    """Writes to whatever stderr is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads any more
+            pass
+
+
 class _PrivateFile(RotatingFileHandler):
     """Files that only their owner reads: a log tells who talked to whom."""
 
@@ -67,11 +78,11 @@ def set_up(mode: Mode | None = None) -> None:
     """
     if mode is None:
         mode = "text" if sys.stderr.isatty() else "json"
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(ForPeople() if mode == "text" else JsonLines())
     handler.addFilter(FloodGuard())
     root = logging.getLogger()
-    root.addHandler(handler)
+    root.handlers = [*(each for each in root.handlers if not isinstance(each, _Stderr)), handler]
     root.setLevel(logging.INFO)
 
 

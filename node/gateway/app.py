@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import trio
@@ -31,7 +31,9 @@ from node.http.refusals import Refusal
 from node.software import software
 
 LONG_BODY = 256 << 10
-"""Bytes from which on decoding takes milliseconds: not on the event loop."""
+"""Bytes from which on reading a body takes milliseconds: not on the event loop."""
+
+U = TypeVar("U")
 
 _ENDING = event(Refusal(503, "this node is ending", code="ending").as_dict())
 
@@ -91,14 +93,14 @@ class _Gateway:
 
     async def chat(self, request: Request) -> Response:
         """The next message of a chat."""
-        wanted = chat_wanted(await _body(request, ChatBody))
+        wanted = await _wanted(request, ChatBody, chat_wanted)
         speaker = self._speaker(wanted.model)
         prompt = await chat_prompt(speaker, wanted)
         return await self._answer(request, speaker, wanted, [prompt], [])
 
     async def complete(self, request: Request) -> Response:
         """How texts go on."""
-        wanted = completion_wanted(await _body(request, CompletionBody))
+        wanted = await _wanted(request, CompletionBody, completion_wanted)
         speaker = self._speaker(wanted.model)
         prompts = await completion_prompts(speaker, wanted)
         echoes = []
@@ -172,11 +174,13 @@ def _stream(answers: Answers, writing: Writing, *, with_usage: bool) -> Response
     return response
 
 
-async def _body(request: Request, kind: type[T]) -> T:
+async def _wanted(request: Request, kind: type[T], put: Callable[[T], U]) -> U:
     data = await request.body()
-    if len(data) < LONG_BODY:
-        return decode(data, kind)
-    return await trio.to_thread.run_sync(decode, data, kind)
+
+    def read() -> U:
+        return put(decode(data, kind))
+
+    return read() if len(data) < LONG_BODY else await trio.to_thread.run_sync(read)
 
 
 def _user(request: Request, named: str) -> str:

@@ -243,7 +243,7 @@ class ChatTemplate:
             except ConfinedFailed as failed:
                 if failed.failure != "crash":
                     raise
-                # Perhaps somebody killed it while it was idle: asked anew, that would not be the chat's fault.
+                # Perhaps somebody killed it while it was idle, which is not this chat's fault: once more.
         process = self._new_one()
         return self._ask_one(process, data)
 

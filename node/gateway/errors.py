@@ -63,11 +63,15 @@ def unknown_model(asked: str, known: str) -> Refusal:
     )
 
 
-def too_long(tokens: int, n_ctx: int, param: str) -> Refusal:
-    """The response to a prompt that no context holds."""
+def too_long(tokens: int, n_ctx: int, param: str, *, at_least: bool = False) -> Refusal:
+    """The response to a prompt that no context holds.
+
+    Args:
+        at_least: nobody has counted; it cannot be fewer.
+    """
     return Refusal(
         400,
-        f"the prompt has {tokens} tokens, and this model's context holds {n_ctx}, the answer included: "
+        f"the prompt has {'at least ' if at_least else ''}{tokens} tokens, and this model's context holds {n_ctx}, the answer included: "
         "shorten the prompt, or raise backbone.context in the node's config",
         param=param,
         code="context_length_exceeded",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import trio
 
 from node.decode.continuous.ask import Ask
+from node.engine.tokenizer import PIECE_BYTES
 from node.gateway.answering import Part
 from node.gateway.calls import ReadsCalls
 from node.gateway.chat_template import ID_CHARACTERS, ID_LENGTH
@@ -28,13 +29,16 @@ async def completion_prompts(speaker: Speaker, wanted: CompletionWanted) -> list
     """The tokens of each prompt. The client wrote all of a text, so it may name control tokens in it.
 
     Raises:
-        Refusal: a token that the model does not have, or none at all.
+        Refusal: a token that the model does not have, none at all, or more than a context holds.
     """
     found = []
     for i, prompt in enumerate(wanted.prompts):
         if isinstance(prompt, str):
+            _check_text(speaker, len(prompt), "prompt")
             tokens = await _encode(speaker, prompt)
         else:
+            if len(prompt) > speaker.n_ctx:
+                raise too_long(len(prompt), speaker.n_ctx, "prompt")
             tokens = list(prompt)
             _check_tokens(speaker, tokens, "prompt")
         if not tokens:
@@ -53,7 +57,7 @@ async def chat_prompt(speaker: Speaker, wanted: ChatWanted) -> list[int]:
     """The tokens of a chat.
 
     Raises:
-        Refusal: the model has no template, or it fails.
+        Refusal: the model has no template, it fails, or the chat is longer than a context.
     """
     chat = speaker.chat
     if chat is None:
@@ -71,6 +75,7 @@ async def chat_prompt(speaker: Speaker, wanted: ChatWanted) -> list[int]:
             param="tools",
             code="no_tools",
         )
+    _check_text(speaker, sum(len(each["content"] or "") for each in wanted.messages), "messages")
     try:
         return await chat.tokens(
             wanted.messages, tools=tools, tool_choice=wanted.tools.raw_choice, extra=wanted.extra
@@ -174,6 +179,13 @@ def _check_tokens(speaker: Speaker, tokens: Iterable[int], param: str) -> None:
             param=param,
             code="invalid_value",
         )
+
+
+def _check_text(speaker: Speaker, characters: int, param: str) -> None:
+    """Turn down what is too long however it is read: reading a text takes a hundred times its memory."""
+    least = characters // PIECE_BYTES
+    if least > speaker.n_ctx:
+        raise too_long(least, speaker.n_ctx, param, at_least=True)
 
 
 async def _encode(speaker: Speaker, text: str) -> list[int]:

@@ -200,7 +200,7 @@ def _shape(body: Body) -> Shape:
 
 def _message(where: str, message: Mapping[str, Any]) -> dict[str, Any]:
     role = message.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise _wrong(f"{where}.role", f"{_shown(role)} is none of {', '.join(sorted(_ROLES))}")
     kept = {name: message[name] for name in _KEPT if message.get(name) is not None}
     for name in ("name", "tool_call_id", "reasoning_content"):

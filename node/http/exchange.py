@@ -143,7 +143,7 @@ class Exchange:
                 await self._application(self._scope, self._receive, self._send)
             except Exception as error:  # noqa: BLE001 the task boundary: a handler's error becomes a response
                 if not (self._gone or self._wire.is_broken):
-                    self._refusal = refusal_of(error)
+                    self._refuse(refusal_of(error))
 
     async def _read(self) -> None:
         begun = trio.current_time()
@@ -189,6 +189,9 @@ class Exchange:
         self._working.cancel()
 
     def _refuse(self, refusal: Refusal) -> None:
+        # Its traceback leads to this frame and to all that the handler held: a cycle, kept until Python looks
+        # for those, which megabytes of text do not make it do.
+        refusal.__traceback__ = refusal.__cause__ = refusal.__context__ = None
         self._refusal = refusal
         self._working.cancel()
 

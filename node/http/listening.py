@@ -13,8 +13,8 @@ from node.http.api_keys import ApiKeys
 from routing.errors import LocalError
 
 FIRST_PORTS = range(4190, 4200)
-"""The first free one of these, on loopback, where the config chooses none: as many nodes of one machine as
-anybody starts."""
+"""The first free one of these, on loopback, where the config chooses none, and after them any: one machine
+seldom has more nodes."""
 
 BACKLOG = 256
 """Connections that wait to be accepted: clients of a benchmark all come at once."""
@@ -25,17 +25,20 @@ class DoorSettings:
     """What a door is to be.
 
     Attributes:
-        listen: IP address and port, and no other; port 0 is any. None: the first free one of FIRST_PORTS.
+        listen: IP address and port, and no other; port 0 is any. None: the first free one of FIRST_PORTS, or
+            any.
         hosts: names it answers to, besides those of loopback and its own address.
+        avoid: ports that this node has another use for, where the config chooses none.
         keys: None: whoever reaches it may ask; on loopback only.
     """
 
     listen: tuple[str, int] | None = None
     hosts: tuple[str, ...] = ()
     keys: ApiKeys | None = None
+    avoid: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, config: HttpConfig) -> DoorSettings | None:
+    def of(cls, config: HttpConfig, avoid: frozenset[int] = frozenset()) -> DoorSettings | None:
         """What the config says; None: no door.
 
         Raises:
@@ -44,7 +47,7 @@ class DoorSettings:
         if config.listen is None:
             return None
         keys = None if config.key_file is None else ApiKeys.read(config.key_file)
-        return cls(config.listen if config.is_chosen else None, config.hosts, keys)
+        return cls(config.listen if config.is_chosen else None, config.hosts, keys, avoid)
 
 
 def bind(settings: DoorSettings) -> socket.socket:
@@ -59,14 +62,16 @@ def bind(settings: DoorSettings) -> socket.socket:
             f"http.listen: {host} is not only this machine, where everybody could use it: name an "
             "http.key_file, or listen at 127.0.0.1"
         )
-    ports = range(port, port + 1) if settings.listen else FIRST_PORTS
+    ports = [port]
+    if settings.listen is None:
+        ports = [each for each in FIRST_PORTS if each not in settings.avoid] + [0]  # 0: any
     for each in ports:
         try:
             return _bind(host, each)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and each != ports[-1]:
                 continue
-            raise LocalError(_why(error, host, ports)) from None
+            raise LocalError(_why(error, host, each)) from None
     raise AssertionError("there is at least one port")
 
 
@@ -90,9 +95,9 @@ def _bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _why(error: OSError, host: str, ports: range) -> str:
+def _why(error: OSError, host: str, port: int) -> str:
     shown = f"[{host}]" if ":" in host else host
-    place = f"{shown}:{ports[0]}" + (f" to {ports[-1]}" if len(ports) > 1 else "")
+    place = f"{shown}:{port}"
     why = os.strerror(error.errno or 0) if error.errno else str(error)
     if error.errno == errno.EADDRINUSE:
         advice = "end who has it, or choose another port"

@@ -79,6 +79,7 @@ class Control:
     Args:
         listen: where TCP is accepted; None only dials.
         share_port: the HTTP door has the same port on loopback.
+        any_port: where the port is taken, another one will do.
         on_stream: handed each stream of carried QUIC that a peer opens, directly or through a relay, and the
             relay's limits.
         on_reservations: called when the relays through which this node can be reached have changed.
@@ -92,6 +93,7 @@ class Control:
         *,
         listen: tuple[str, int] | None,
         share_port: bool = False,
+        any_port: bool = False,
         on_stream: Callable[[ByteStream, Meter | None], Awaitable[None]],
         on_reservations: Callable[[], None],
     ) -> None:
@@ -106,7 +108,7 @@ class Control:
             if config.certificate is not None and config.certificate_key is not None:
                 self._tls = server_tls(config.certificate, config.certificate_key)
         self._on_reservations = on_reservations
-        self.host = ControlHost(identity, listen=listen, share_port=share_port)
+        self.host = ControlHost(identity, listen=listen, share_port=share_port, any_port=any_port)
         self.client = RelayClient(self.host, ca_file=config.ca)
         self.service: RelayService | None = None
         self._members: set[PeerId] = set()

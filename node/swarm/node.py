@@ -74,12 +74,14 @@ class Role:
         wanted_model: the model whose holders it keeps connected; None for none.
         offered: what it says it does.
         handlers: streams it serves besides the swarm's own.
+        any_port: it listens, but where its port is taken another one will do: nobody was told of it.
     """
 
     serves: bool
     wanted_model: str | None = None
     offered: Callable[[], Offered] = Offered
     handlers: Mapping[str, Handler] = field(default_factory=dict)
+    any_port: bool = False
 
 
 class SwarmNode:
@@ -126,14 +128,7 @@ class SwarmNode:
         self.table = AdvertTable(swarm.id, identity.peer_id, self._instance, self._check_member)
         self.exchange = AdvertExchange(self.table, time.time, self._heard)
         remembered = None if place.memory is None else RememberedPeers(place.memory)
-        listen = place.swarm.listen
-        self.endpoint = Endpoint(
-            identity,
-            listen=(listen.host, listen.port if role.serves else 0),
-            backend=place.swarm.backend,
-            handlers=self._handlers(),
-            membership=self.membership,
-        )
+        self.endpoint = self._bind_endpoint()
         self.endpoint.on_connection = self._connection_made
         contacts = Contacts()
         probes = Probes(self.endpoint, contacts)
@@ -399,6 +394,28 @@ class SwarmNode:
     def _relay_keeper(self, control: Control) -> RelayKeeper:
         return RelayKeeper(control, self.whereabouts, lambda: self.standing, self.table, self.candidates)
 
+    def _bind_endpoint(self) -> Endpoint:
+        place, listen = self.place, self.place.swarm.listen
+
+        def bound(port: int) -> Endpoint:
+            return Endpoint(
+                self.identity,
+                listen=(listen.host, port),
+                backend=place.swarm.backend,
+                handlers=self._handlers(),
+                membership=self.membership,
+            )
+
+        if not self.role.serves:
+            return bound(0)
+        try:
+            return bound(listen.port)
+        except LocalError as error:
+            if not self.role.any_port:
+                raise
+            log.info("%s: took another one", error)
+            return bound(0)
+
     def _make_control(self) -> Control | None:
         swarm = self.place.swarm
         if swarm.control is None and not swarm.control_peers:
@@ -413,6 +430,7 @@ class SwarmNode:
             self.place.relay,
             listen=swarm.control if self.role.serves else None,
             share_port=self._http is not None and is_narrower(self._http, swarm.control),
+            any_port=not swarm.control_is_chosen and not self.place.relay.table.serve,
             on_stream=take,
             on_reservations=lambda: self._announcer.changed(),
         )

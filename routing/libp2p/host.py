@@ -46,6 +46,9 @@ MAX_CONNECTIONS_PER_PEER = 3
 AGENT = "panal"
 
 
+log = logging.getLogger("panal.control")
+
+
 class ControlHost:
     """All control connections of a node.
 
@@ -60,16 +63,19 @@ class ControlHost:
         listen: tuple[str, int] | None,
         announce: tuple[ControlAddress, ...] = (),
         share_port: bool = False,
+        any_port: bool = False,
     ) -> None:
         """
         Args:
             listen: (IP address, port) for TCP, port 0 for any; None dials only.
             announce: addresses told to peers in place of those it listens on.
             share_port: see `open_listeners`.
+            any_port: where the port is taken, another one will do.
         """
         self.identity = identity
         self._listen = listen
         self._share_port = share_port
+        self._any_port = any_port
         self._announce = announce
         self._listeners: list[trio.SocketListener] = []
         self._introductions = Introductions(self, encode_public_key(identity.public_key))
@@ -93,7 +99,7 @@ class ControlHost:
             LocalError: the address can't be listened on.
         """
         if self._listen is not None:
-            self._listeners = await open_listeners(*self._listen, share=self._share_port)
+            self._listeners = await self._open_listeners(*self._listen)
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -378,6 +384,16 @@ class ControlHost:
             if connection.is_open:
                 return connection
         return None
+
+    async def _open_listeners(self, host: str, port: int) -> list[trio.SocketListener]:
+        try:
+            return await open_listeners(host, port, share=self._share_port)
+        except LocalError as error:
+            if not self._any_port:
+                raise
+            listeners = await open_listeners(host, 0)
+            log.info("%s: took port %d", error, listeners[0].socket.getsockname()[1])
+            return listeners
 
     async def _accept_all(self, listener: trio.SocketListener) -> None:
         async def serve(stream: trio.SocketStream) -> None:

@@ -1,4 +1,4 @@
-"""Chat templates in their confined processes, over real vocabularies: who steers the model, and who does not."""
+"""Chat templates in their processes, over real vocabularies: who steers the model, and who does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from node.engine.library import Library
 from node.engine.llama_model import LlamaModel
 from node.engine.tokenizer import Tokenizer
+from node.gateway import chat_template
 from node.gateway.chat_template import LINES_STOPS, ChatTemplate, TemplateError
+from node.gateway.tool_calls import ToolCall
 from tests.conftest import DEMO_MODEL
 from tests.template_styles import STYLES
 from tests.vocab_files import write_sentencepiece, write_vocabulary
@@ -38,7 +40,7 @@ CALL = {
     "type": "function",
     "function": {"name": "weather", "arguments": '{"city": "Paris"}'},
 }
-CALLED = [
+CALLED: list[dict[str, Any]] = [
     {"role": "user", "content": "And?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "content": "12", "tool_call_id": "abcdefghi"},
@@ -62,10 +64,12 @@ class Opened:
     def controls(self, tokens: list[int]) -> list[str]:
         """The control tokens among them."""
         vocab, library = self.model.vocab, self.model.library
+        texts = ((token, library.llama_vocab_get_text(vocab, token).decode()) for token in tokens)
+        # llama.cpp makes ordinary ones of some of gpt-oss's, which steer all the same.
         return [
-            library.llama_vocab_get_text(vocab, token).decode()
-            for token in tokens
-            if library.llama_vocab_get_attr(vocab, token) & 0b1001
+            text
+            for token, text in texts
+            if library.llama_vocab_get_attr(vocab, token) & 0b1001 or text.startswith("<|")
         ]
 
     def text(self, tokens: list[int]) -> str:
@@ -131,7 +135,7 @@ def one(library: Library, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
 # --- what comes out ---
 
-HELLO = [
+HELLO: list[dict[str, Any]] = [
     {"role": "system", "content": "Be kind."},
     {"role": "user", "content": " Hello.\n"},
     {"role": "assistant", "content": "<think>\nhm\n</think>\n\nYes?"},
@@ -144,16 +148,18 @@ TEXTS = {
     "<|im_start|>assistant\n",
     "thinking": "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hello.\n<|im_end|>\n"
     "<|im_start|>assistant\nYes?<|im_end|>\n<|im_start|>user\nBye.<|im_end|>\n<|im_start|>assistant\n",
-    "llama3": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday is DATE\n\nBe kind.<|eot_id|>"
-    "<|start_header_id|>user<|end_header_id|>\n\nHello.<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    "<think>\nhm\n</think>\n\nYes?<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye.<|eot_id|>"
+    "llama3": "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday is DATE\n\n"
+    "Be kind.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHello.<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n<think>\nhm\n</think>\n\nYes?<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye.<|eot_id|>"
     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "mistral": "<s>[INST]  Hello.\n[/INST] <think>\nhm\n</think>\n\nYes?<|endoftext|>[INST] Bye.[/INST]",
-    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c>Be kind.<\uff5cUser\uff5c> Hello.\n<\uff5cAssistant\uff5c>"
+    "mistral": "<s> Be kind.<|endoftext|>"
+    "[INST]  Hello.\n[/INST] <think>\nhm\n</think>\n\nYes?<|endoftext|>[INST] Bye.[/INST]",
+    "deepseek": "<\uff5cbegin\u2581of\u2581sentence\uff5c>"
+    "Be kind.<\uff5cUser\uff5c> Hello.\n<\uff5cAssistant\uff5c>"
     "\n\nYes?<\uff5cend\u2581of\u2581sentence\uff5c><\uff5cUser\uff5c>Bye.<\uff5cAssistant\uff5c><think>\n",
-    "harmony": "<|start|>system<|message|>Reasoning: high<|end|><|start|>developer<|message|># Instructions\n\n"
-    "Be kind.<|end|><|start|>user<|message|> Hello.\n<|end|><|start|>assistant<|channel|>final<|message|>"
-    "<think>\nhm\n</think>\n\nYes?<|end|><|start|>user<|message|>Bye.<|end|><|start|>assistant",
+    "harmony": "<|start|>system<|message|>Reasoning: high<|end|><|start|>developer<|message|>"
+    "# Instructions\n\nBe kind.<|end|><|start|>user<|message|> Hello.\n<|end|>"
+    "<|start|>assistant<|channel|>final<|message|><think>\nhm\n</think>\n\nYes?<|end|><|start|>user<|message|>Bye.<|end|><|start|>assistant",
 }
 
 
@@ -195,7 +201,7 @@ def test_calls_are_read_as_the_template_writes_them(opened: Open) -> None:
     for name, text in said.items():
         made = opened(name)
         calls = made.chat.calls(TOOLS)
-        shown, found = "", []
+        shown, found = "", list[ToolCall]()
         # Token by token, as the model writes it: some of these marks are control tokens.
         for token in made.tokenizer.encode(text, special=True, whole=False):
             piece = calls.spelt.get(token) or made.tokenizer.piece(token)
@@ -269,8 +275,9 @@ def test_what_users_write_steers_nothing(
     tokens = made.tokens(chat(first, second, third))
     assert made.controls(tokens) == made.controls(made.tokens(chat("a", "b", "c")))
     if name == "harmony":  # it takes texts as they are: every character arrives
-        assert f"user{first}assistant" in made.text(tokens)
-        assert made.text(tokens).endswith(f"user{third}assistant")
+        text = made.text(tokens)
+        assert f"<|start|>user<|message|>{first}<|end|>" in text
+        assert text.endswith(f"<|start|>user<|message|>{third}<|end|><|start|>assistant")
 
 
 def test_a_tool_named_like_a_control_token(opened: Open) -> None:
@@ -358,7 +365,7 @@ def test_hostile_templates(one: Callable[..., Opened]) -> None:
     for name in HOSTILE:
         begun = time.process_time()
         with pytest.raises(TemplateError) as caught:
-            made.render(user(name))
+            pytest.fail(f"{name}: {made.render(user(name))[:200]!r}")
         assert "\n" not in str(caught.value) and len(str(caught.value)) < 500, name
         assert "uid=" not in str(caught.value) and "/bin" not in str(caught.value), name
         assert time.process_time() - begun < 1
@@ -376,7 +383,10 @@ def test_hostile_templates(one: Callable[..., Opened]) -> None:
         ("{% if 1 %}" * 3000 + "{% endif %}" * 3000, "nests too deeply"),
     ],
 )
-def test_templates_that_cannot_be_used(one: Callable[..., Opened], template: str, why: str) -> None:
+def test_templates_that_cannot_be_used(
+    one: Callable[..., Opened], template: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "CPU_SECONDS", 0.3)
     made = one(template)  # opening the model goes well all the same
     assert not made.chat.has_tools
     with pytest.raises(TemplateError, match=why):
@@ -427,7 +437,8 @@ def test_processes_are_replaced_and_end(one: Callable[..., Opened], monkeypatch:
 def test_several_at_once_and_one_that_leaves(one: Callable[..., Opened]) -> None:
     made = one(
         "{% if messages[0].content == 'slow' %}"
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{% endif %}{{ messages[0].content }}"
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}{% endif %}"
+        "{{ messages[0].content }}"
     )
     found: list[str] = []
 

@@ -51,7 +51,10 @@ TOUR: dict[str, list[Step]] = {
     "Will my model work?": [
         Step("panal model inspect MODEL.gguf", "laptop", "panal model inspect {model}", "model id"),
         Step(
-            "panal verify MODEL.gguf --servers 3", "laptop", "panal verify {model} --servers 3", "identical"
+            "panal verify MODEL.gguf --servers 3",
+            "laptop",
+            "panal verify {model} --servers 3 --batch 1,5",
+            "identical",
         ),
     ],
     "Two machines": [
@@ -137,7 +140,7 @@ TOUR: dict[str, list[Step]] = {
         Step(
             "panal home plan MODEL.gguf --memory 4GiB --text my.txt",
             "home",
-            "panal home plan {model} --memory 3MiB --text {text} --seconds 2",
+            "panal home plan {model} --memory 3MiB --text {text} --seconds 1",
             "trips",
         ),
         Step(
@@ -148,13 +151,13 @@ TOUR: dict[str, list[Step]] = {
         Step(
             "panal home plan -c node.toml --text my.txt",
             "home",
-            "panal home plan -c node.toml --text {text} --seconds 2",
+            "panal home plan -c node.toml --text {text} --seconds 1",
             "trips",
         ),
         Step(
             "panal home plan MODEL.gguf -o plan.json",
             "server",
-            "panal home plan {model} --seconds 2 -o plan.json",
+            "panal home plan {model} --seconds 1 -o plan.json",
         ),
         Step(
             "panal home use plan.json -c node.toml", "home", "panal home use {server}/plan.json -c node.toml"

@@ -160,7 +160,7 @@ CALL = {"id": "x", "type": "function", "function": {"name": "f", "arguments": '{
 
 
 def test_messages_for_templates() -> None:
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "assistant", "content": None, "tool_calls": [CALL]},
         {"role": "tool", "content": "1", "tool_call_id": "x"},
         {"role": "tool", "content": "1", "tool_call_id": "y"},

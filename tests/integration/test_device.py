@@ -1,0 +1,188 @@
+"""A device that is its owner's: a node that pauses while others go on, one in a folder, what doctor tells.
+
+One swarm serves all tests: `a` and `b` both serve every expert, so text is generated as long as one does.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node.engine import library as llama
+from node.importing import import_model
+from node.model.store import Store
+from tests.swarm_process import PANAL, Home, NodeProcess, running, start_all, wait_until
+
+pytestmark = pytest.mark.slow
+
+WITHDRAWN_SECONDS = 5.0
+"""From a pause until peers have heard of it: half a second by design; the machine may be busy."""
+
+
+@dataclass
+class Swarm:
+    """The running nodes, and a backbone that is a command.
+
+    Attributes:
+        ask: the backbone's config.
+    """
+
+    a: NodeProcess
+    b: NodeProcess
+    ask: Path
+
+    def panal(self, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*PANAL, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == code, done
+        return done
+
+    def generated(self) -> dict[str, Any]:
+        flags = ("-p", "import os\n", "-n", "8", "--json")
+        return dict(json.loads(self.panal("generate", "-c", self.ask, *flags).stdout))
+
+    def told(self, node: NodeProcess) -> dict[str, Any]:
+        """The node's own status."""
+        return dict(json.loads(self.panal("status", "-c", node.home.config, "--json").stdout))
+
+    def calls(self, node: NodeProcess) -> int:
+        """How many it has answered."""
+        return int(self.told(node)["node"]["work"]["calls"])
+
+
+@pytest.fixture(scope="module")
+def swarm(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterator[Swarm]:
+    folder = tmp_path_factory.mktemp("device")
+    store = folder / "store"
+    import_model(llama.load(), Store(store), demo_model)
+    a = NodeProcess(Home(folder / "a", store, demo_model, experts="0-11"))
+    rest = '[http]\nlisten = "off"\n'
+    b = NodeProcess(Home(folder / "b", store, demo_model, experts="0-11", peers=[a.home.address], rest=rest))
+    with running([a, b]):
+        start_all([a, b])
+        b.wait_said("heard", 20, peer=a.peer_id)
+        a.wait_said("heard", 20, peer=b.peer_id)
+        backbone = f'[backbone]\nmodel = "{demo_model}"\ndraft = "off"\n'
+        peers = [a.home.address, b.home.address]
+        asks = Home(folder / "c", store, demo_model, peers=peers, rest=backbone)
+        yield Swarm(a, b, asks.config)
+
+
+def test_a_paused_node_serves_nothing_and_others_take_over(swarm: Swarm) -> None:
+    before = swarm.generated()
+    paused = swarm.panal("pause", "-c", swarm.a.home.config, "--for", "2h")
+    assert paused.stdout.startswith("paused: by hand until ")
+    swarm.b.wait(lambda: swarm.b.table[swarm.a.peer_id] == 0, WITHDRAWN_SECONDS, "a to withdraw")
+    assert swarm.told(swarm.a)["node"]["state"] == "paused"
+    during = swarm.generated()
+    assert during["text"] == before["text"]
+    assert [each["peer"] for each in during["routes"]] == [swarm.b.peer_id]
+    assert not swarm.b.said("lost", peer=swarm.a.peer_id), "connections stay"
+    resumed = swarm.panal("resume", "-c", swarm.a.home.config)
+    assert resumed.stdout == "the node serves\n"
+    swarm.b.wait(lambda: swarm.b.table[swarm.a.peer_id] == 1, WITHDRAWN_SECONDS, "a to be back")
+    assert swarm.generated()["text"] == before["text"]
+
+
+def test_a_pause_in_the_middle_of_an_answer(swarm: Swarm) -> None:
+    flags = ["-p", "import os\n", "-n", "400", "--json"]
+    whole = json.loads(swarm.panal("generate", "-c", swarm.ask, *flags).stdout)
+    swarm.panal("pause", "-c", swarm.b.home.config)
+    swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 0, WITHDRAWN_SECONDS, "b to withdraw")
+    calls = swarm.calls(swarm.a)
+    command = [*PANAL, "generate", "-c", str(swarm.ask), *flags]
+    asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: swarm.calls(swarm.a) > calls, 30, "a to be asked")
+    swarm.panal("resume", "-c", swarm.b.home.config)
+    swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 1, WITHDRAWN_SECONDS, "b to be back")
+    time.sleep(0.5)  # the backbone asks it what it serves: 4 ms
+    assert asking.poll() is None, "it still writes"
+    swarm.panal("pause", "-c", swarm.a.home.config)
+    try:
+        out, err = asking.communicate(timeout=120)
+        assert asking.returncode == 0, err
+        said = json.loads(out)
+        assert said["text"] == whole["text"], "no token is another, and none is lost"
+    finally:
+        swarm.panal("resume", "-c", swarm.a.home.config)
+    swarm.b.wait(lambda: swarm.b.table[swarm.a.peer_id] == 1, WITHDRAWN_SECONDS, "a to be back")
+
+
+def test_a_node_without_http_is_paused_by_its_file(swarm: Swarm) -> None:
+    done = json.loads(swarm.panal("pause", "-c", swarm.b.home.config, "--json").stdout)
+    assert done["paused"] and done["by_hand"] and done["running"]
+    swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 0, WITHDRAWN_SECONDS, "b to withdraw")
+    assert json.loads(swarm.panal("resume", "-c", swarm.b.home.config, "--json").stdout)["paused"] is False
+    swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 1, WITHDRAWN_SECONDS, "b to be back")
+
+
+def test_a_second_node_in_its_folder_is_refused_by_name(swarm: Swarm) -> None:
+    error = swarm.panal("run", "-c", swarm.a.home.config, code=2).stderr
+    assert "the node 'a' (pid " in error and f") already uses {swarm.a.home.folder}; stop it or" in error
+    assert error.splitlines()[-1].startswith("panal: the node 'a'")
+
+
+def test_what_doctor_tells_of_a_running_node(swarm: Swarm, tmp_path: Path) -> None:
+    token = (swarm.a.home.folder / "http-token").read_text().strip()
+    shown = swarm.panal("doctor", "-c", swarm.a.home.config).stdout
+    file = tmp_path / "report.json"
+    swarm.panal("doctor", "-c", swarm.a.home.config, "-o", file)
+    report = json.loads(file.read_text())
+    assert report["node"]["running"] and report["node"]["status"]["node"]["name"] == "a"
+    assert report["lock"]["held"] and report["lock"]["pid"] > 0
+    assert report["log"]["lines"], "the end of its log"
+    assert "library" in report["llama"] and report["system"]["cpu_flags"]
+    (model,) = report["data"]["models"]
+    assert len(model) == 64, "ids of models are no secret"
+    for text in (shown, file.read_text()):
+        for secret in (token, swarm.a.peer_id, swarm.b.peer_id, swarm.b.peer_id[-8:]):
+            assert secret not in text
+        assert "peer-1" in text
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_killed_node_leaves_its_folder_free(swarm: Swarm) -> None:
+    swarm.panal("pause", "-c", swarm.b.home.config)
+    swarm.b.kill()
+    begun = time.monotonic()
+    swarm.b.start().ready()
+    assert time.monotonic() - begun < 20
+    swarm.a.wait(lambda: swarm.a.table.get(swarm.b.peer_id) == 0, 20, "b, paused as it was")
+    swarm.panal("resume", "-c", swarm.b.home.config)
+    swarm.a.wait(lambda: swarm.a.table.get(swarm.b.peer_id) == 1, WITHDRAWN_SECONDS, "b to serve again")
+
+
+def test_a_node_without_a_config(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PANAL_STORE": str(tmp_path / "data")}
+    command = [sys.executable, "-P", "-m", "node.cli.main", "run", "--json"]
+    config = tmp_path / "data" / "node.toml"
+    config.parent.mkdir()
+    # a port of its own: what a device without any config listens on may be in use on this machine
+    config.write_text('[swarm]\nlisten = "/ip4/127.0.0.1/udp/0/quic-v1"\n')
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        assert (said["cells"], said["slices"], said["model"]) == (0, [], "")
+        assert said["config"] == str(config) and said["url"].startswith("http://127.0.0.1:")
+    finally:
+        process.terminate()
+        _, log = process.communicate()
+    assert process.returncode == 0
+    assert all(json.loads(line)["level"] for line in log.splitlines()), "JSON lines, since nobody looks"
