@@ -22,7 +22,7 @@ UNITS = {
 MAX_BYTES = 1 << 50
 """A petabyte: no device has as much, and a slip of the keyboard is told."""
 
-SHOWN_UNITS = ("GiB", "MiB", "KiB")
+SHOWN_UNITS = ("TiB", "GiB", "MiB", "KiB")
 
 _SIZE = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,6})?) ?([A-Za-z]{1,3}|%)", re.ASCII)
 

@@ -281,7 +281,7 @@ class ReachProber:
         self._evidence = bounded([*self._evidence, *found], now)
         before, self.reachability = self.reachability, judge(self._evidence, now)
         if self.reachability.differs(before):
-            log.info("reachability: %s (%s)", self.reachability.reach, self.reachability.reason)
+            log.debug("%s (%s)", self.reachability.reach, self.reachability.reason)
             if self._on_change is not None:
                 self._on_change(self.reachability)
 

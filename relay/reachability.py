@@ -198,7 +198,7 @@ def judge(evidence: Iterable[Evidence], now: float) -> Reachability:
     if host is None:
         reason = "no peer has said where it sees this node"
         if udp is False:
-            reason = f"none of {len(dials)} dials over UDP was answered: UDP seems to be blocked"
+            reason = f"none of {len(dials)} dials over UDP was answered: UDP is blocked, or the peers are off"
         return Reachability(udp=udp, reason=reason, evidence=tuple(map(_line, dials)))
     near = any(_is_near(each) for each in seen if each.address[0] == host)
     seen = [each for each in seen if _is_near(each) == near]
@@ -329,19 +329,19 @@ def _reach(strangers: Sequence[Attempt], other_ports: Sequence[Attempt]) -> tupl
     if gets_in:
         through = {each.asked for each in strangers if each.arrived}
         if len(through) >= ENOUGH_PEERS:
-            return Reach.PUBLIC, f"{len(through)} peers have had strangers reach this node"
+            return Reach.PUBLIC, f"uninvited packets arrive: {len(through)} peers had some sent"
         if len(asked) < ENOUGH_PEERS:
-            return Reach.PUBLIC, "a stranger has reached this node; only one peer was able to arrange it"
-        return Reach.UNKNOWN, f"a stranger has reached this node through only one of {len(asked)} peers"
+            return Reach.PUBLIC, "an uninvited packet arrived; only one peer was able to have one sent"
+        return Reach.UNKNOWN, f"uninvited packets arrive through only one of {len(asked)} peers"
     if gets_in is False:
         silent = sum(not each.arrived for each in strangers)
-        return Reach.PRIVATE, f"{silent} probes of strangers were sent and none arrived"
+        return Reach.PRIVATE, f"{silent} uninvited packets were sent and none arrived"
     if _gets_in(other_ports) is False:
         # who keeps out an address it knows keeps out all others
-        return Reach.PRIVATE, "probes from known addresses, but other ports, were sent and none arrived"
+        return Reach.PRIVATE, "packets from other ports of hosts it wrote to were sent and none arrived"
     if asked:
         return Reach.UNKNOWN, "too few probes yet"
-    return Reach.UNKNOWN, "no peer knows a stranger who could try; whoever dials will tell"
+    return Reach.UNKNOWN, "no peer knows another host that could try; whoever dials will tell"
 
 
 def _filtering(reach: Reach, strangers: Sequence[Attempt], other_ports: Sequence[Attempt]) -> Filtering:

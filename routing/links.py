@@ -22,6 +22,7 @@ import trio
 from routing.backoff import Backoff
 from routing.dispatch.quic_peer import QuicExpertPeer
 from routing.errors import LocalError, PeerError
+from routing.not_reached import describe
 from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
 from routing.race import first
@@ -329,9 +330,8 @@ class PeerLinks:
 
     async def _failed(self, peer_id: str, reason: str) -> None:
         if self._failures.get(peer_id) != reason:
-            label = self._wayfinder.label(peer_id)
             level = logging.INFO if peer_id in self._tried_only else logging.WARNING
-            log.log(level, "%s", reason if label in reason else f"{label}: {reason}")
+            log.log(level, "%s", describe(self._wayfinder.label(peer_id), reason))
         self._failures[peer_id] = reason
         self._tried_once(peer_id)
         pause = self._pauses.failed(peer_id, trio.current_time())

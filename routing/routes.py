@@ -127,13 +127,25 @@ class Route:
 OPENED_BY_PEER = "the peer opened the connection"
 
 
-def ways(own: Standing, peer: Standing, *, same_network: bool, punchable: Punchable) -> list[Attempt]:
-    """What to try for a peer, best first."""
+def ways(
+    own: Standing,
+    peer: Standing,
+    *,
+    same_network: bool,
+    punchable: Punchable,
+    same_machine: bool = False,
+) -> list[Attempt]:
+    """What to try for a peer, best first.
+
+    Args:
+        same_network: an address of it is on a network that both share; same_machine: on the loopback one.
+    """
     found: list[Attempt] = []
     blocked = own.udp is False or peer.udp is False
     open_to_dials = peer.reach != "private"
     if same_network:
-        found.append(Attempt(Way.DIAL, "both are on the same network"))
+        where = "this machine" if same_machine else "the same network"
+        found.append(Attempt(Way.DIAL, f"both are on {where}"))
     elif peer.udp is not False and open_to_dials:
         # also where UDP seems blocked here: perhaps a bootstrap was off, and only a dial shows it
         reason = "the peer is public" if peer.reach == "public" else "the peer answers where it listens"

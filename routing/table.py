@@ -167,7 +167,7 @@ class HolderTable:
         told = {}
         for peer_id, peer in sorted(self._peers.items()):
             slices = peer.holdings.slices
-            if peer.connected and peer.unusable:
+            if peer.connected and peer.unusable and slices:
                 told[peer_id] = [peer.unusable]
             elif peer.connected and all(held.model_id != self._model_id for held in slices):
                 told[peer_id] = [f"serves {held.architecture} {held.model_id[:12]}" for held in slices]

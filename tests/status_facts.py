@@ -65,7 +65,7 @@ def node(**fields: Any) -> facts.Node:
         "addresses": [f"/ip4/192.168.1.7/udp/4190/quic-v1/p2p/{own}"],
         "reach": facts.Reach(
             verdict="public",
-            reason="2 peers have had strangers reach this node",
+            reason="uninvited packets arrive: 2 peers had some sent",
             evidence=[f"stranger at 198.51.100.77, asked by {own}, to 203.0.113.9:4190: arrived"],
             mapping="independent",
             filtering="none",

@@ -1,29 +1,16 @@
-"""Models with other vocabularies and chat templates than the demo's."""
+"""Vocabularies and chat templates other than the demo's, without weights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.gguf.types import ValueType
 from node.model.gguf.values import GGUFValue, StringArray
-from node.model.gguf.writer import TensorToWrite, write_gguf
+from node.model.gguf.writer import write_gguf
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # llama_token_type
-
-
-def with_template(source: Path, target: Path, template: str) -> Path:
-    """The same model with a chat template."""
-    model = open_model(source)
-    with MappedModel(model) as mapped:
-        tensors = [
-            TensorToWrite(each.name, each.shape, each.type, bytes(mapped.tensor_view(each.name)))
-            for each in model.tensors.values()
-        ]
-    write_gguf(target, {**model.metadata, "tokenizer.chat_template": GGUFValue.string(template)}, tensors)
-    return target
 
 
 def write_vocabulary(

@@ -9,6 +9,7 @@ from contextlib import closing, nullcontext
 import trio
 
 from node.config import NodeConfig
+from node.decode.backbone import default_context
 from node.decode.configured import configured_backbone
 from node.decode.continuous.decoder import Decoder
 from node.decode.continuous.opening import DecoderSettings
@@ -17,6 +18,7 @@ from node.decode.not_covered import NotCovered
 from node.gateway.backbone_speaker import BackboneSpeaker
 from node.gateway.chat_template import ChatTemplate
 from node.gateway.speaker import NotReady, Speaker
+from node.serve.cells import Cells
 from node.swarm.node import SwarmNode
 
 log = logging.getLogger("panal.answers")
@@ -75,16 +77,16 @@ class AnsweringPart:
             LocalError: the model cannot be opened, or there is too little memory for its caches.
         """
         wanted = self._config.require_backbone()
-        settings = DecoderSettings(
-            sessions=wanted.sessions,
-            queue=wanted.queue,
-            prefix_cache=wanted.prefix_cache,
-            context=wanted.context,
-        )
         async with configured_backbone(
             self._config, self._report, tell=log.info, context=OWN_CONTEXT, node=node
         ) as live:
             self.live, self.model_id = live, live.backbone.stored.model_id
+            settings = DecoderSettings(
+                sessions=wanted.sessions,
+                queue=wanted.queue,
+                prefix_cache=wanted.prefix_cache,
+                context=wanted.context or default_context(live.backbone.model),
+            )
             self.decoder = decoder = Decoder(live, settings)
             chat = await trio.to_thread.run_sync(ChatTemplate.from_model, live.backbone.model)
             with nullcontext() if chat is None else closing(chat):
@@ -94,6 +96,11 @@ class AnsweringPart:
                     self._speaker = BackboneSpeaker(live.backbone, decoder, self.model, chat=chat)
                     self._on_ready()
                     await self._say_when_covered(live)
+
+    async def serve_at_home(self, cells: Cells) -> None:
+        """What this node serves from now on; the backbone computes that itself."""
+        if self.live is not None:
+            await self.live.serve_at_home(cells)
 
     async def _say_when_covered(self, live: LiveBackbone) -> None:
         """Tell the log once whether all experts are in reach; and then wait for the end."""

@@ -17,6 +17,7 @@ from node.device.folder import NodeFolder
 from node.device.lock import NodeLock
 from node.device.pausing import Pausing
 from node.importing import Progress
+from node.serve.cells import Cells
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
 from node.swarm.watching import NOBODY, Watching
@@ -68,7 +69,16 @@ async def run_node(
         ends.callback(http.close)
         serving = ServingPart(config)
         ends.callback(serving.close)
-        answering = AnsweringPart(config, on_ready=lambda: http.opened(serving, answering))
+
+        def at_home(cells: Cells) -> None:
+            nursery.start_soon(answering.serve_at_home, cells)
+
+        def on_ready_to_answer() -> None:
+            http.opened(serving, answering)
+            if serving.chosen is not None and serving.chosen.chooses:
+                at_home(serving.cells)
+
+        answering = AnsweringPart(config, on_ready=on_ready_to_answer)
         role = Role(
             serves=True,
             offered=serving.offered,
@@ -87,7 +97,7 @@ async def run_node(
             http.opened(serving, answering)
             await nursery.start(pausing.run)
             await nursery.start(node.run)
-            nursery.start_soon(serving.choose, node)
+            nursery.start_soon(serving.choose, node, at_home)
             if answering.is_wanted:
                 nursery.start_soon(answering.run, node)
             await on_ready(

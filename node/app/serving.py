@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from node.config import NodeConfig
@@ -101,7 +101,7 @@ class ServingPart:
             ends.callback(self.server.close)
             self._ends = ends.pop_all()
 
-    async def choose(self, node: SwarmNode) -> None:
+    async def choose(self, node: SwarmNode, on_change: Callable[[Cells], None]) -> None:
         """Keep choosing what to serve, as far as the config leaves that to the node; until cancelled."""
 
         def swap(cells: Cells) -> None:
@@ -109,6 +109,7 @@ class ServingPart:
             self.sharing.serve_cells(cells)
             self.cells = cells
             node.offer_changed()
+            on_change(cells)
 
         if self.chosen is not None:
             await self.chosen.run(node, swap)

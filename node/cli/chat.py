@@ -118,12 +118,14 @@ async def _with_partner(config: NodeConfig, progress: Progress, talk: Any) -> bo
     from node.chat.through_http import HttpPartner
     from node.device.folder import NodeFolder
     from node.device.running_node import find_running
+    from node.device.which_config import require_written
 
     running = find_running(NodeFolder.of(config), key_file=config.http.key_file)
     if running is not None:
         partner = HttpPartner(running)
         await partner.ready(lambda why: progress.report(why, 0, 0))
         return bool(await talk(partner))
+    require_written(config)
     config.require_backbone()
     answered = True
 

@@ -32,7 +32,7 @@ def add_arguments(subparsers: Subparsers) -> None:
         "generate text with the backbone's trunk here and its experts on the peers",
         epilog="Only the answer goes to stdout, as it comes; the prompt is not repeated.",
     )
-    add_config(parser)
+    add_config(parser, required=False)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument(
         "-p", "--prompt", metavar="TEXT", help="the prompt; - reads stdin, less one newline at its end"
@@ -63,13 +63,14 @@ def run(args: argparse.Namespace) -> int:
     """Stream one answer, or give many."""
     from node.cli.progress import Progress
     from node.cli.table import format_table
-    from node.config import load_config
     from node.decode.answer import summary_rows
+    from node.device.which_config import load, require_written
     from node.engine.sampler import SamplingSettings
     from node.interrupt import run_interruptible
     from node.sizes import size_text
 
-    config = load_config(args.config)
+    config = load(args.config)
+    require_written(config)
     sampling = SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p)
     if args.prompts is not None:
         if args.draft is not None:

@@ -27,19 +27,20 @@ def add_arguments(subparsers: Subparsers) -> None:
         "fetch from peers what the config's home set lacks here",
         epilog="What has come is kept if it is ended or nobody gives the rest: then the exit code is 1.",
     )
-    add_config(parser)
+    add_config(parser, required=False)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Fetch, with progress; 1 if something is still lacking."""
     from node.cli.progress import Progress
-    from node.config import load_config
+    from node.device.which_config import load, require_written
     from node.home.fetch_now import fetch_now
     from node.interrupt import run_interruptible
     from node.sizes import size_text
 
-    config = load_config(args.config)
+    config = load(args.config)
+    require_written(config)
     with Progress() as progress:
         rate = Rate()
 
@@ -69,7 +70,7 @@ class Rate:
         self._seen: deque[tuple[float, int]] = deque()
 
     def told(self, now: float, n_bytes: int, left: int) -> str:
-        """ ", 12.3 MB/s, 2:05 left"; "" at first.
+        """ ", 12.3 MiB/s, 2:05 left"; "" at first.
 
         Args:
             now: seconds on any clock.
@@ -85,4 +86,4 @@ class Rate:
         seconds = round(left / rate)
         hours, minutes = seconds // 3600, seconds // 60 % 60
         clock = f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
-        return f", {rate / 1e6:.1f} MB/s, {clock} left"
+        return f", {rate / (1 << 20):.1f} MiB/s, {clock} left"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import shlex
 import sys
 from pathlib import Path
@@ -63,13 +64,14 @@ def next_step(config: NodeConfig, place: str) -> str:
     start = "panal run" if own else f"panal run -c {path}"
     lines = []
     relays = config.relay.table.serve
+    only_here = ipaddress.ip_address(config.swarm.listen.host).is_loopback and not relays
     if config.serve or relays:
         number = f" {config.swarm.listen.port}" if config.swarm.listen.port else ""
         ports = f"UDP and TCP port{number}" if relays else f"UDP port{number}"
-        lines += [
-            f"Next: start it, with {ports} open, and put its address into the peers of other nodes:",
-            f"  {start}",
-        ]
+        begun = f"start it, with {ports} open, and put its address into the peers of other nodes"
+        if only_here:
+            begun = "start it, and put its address into the peers of other nodes on this machine"
+        lines += [f"Next: {begun}:", f"  {start}"]
         if own and sys.platform.startswith(("linux", "darwin")):
             lines += ["or have it start by itself:", "  panal service install"]
     if config.backbone is not None:
@@ -77,9 +79,10 @@ def next_step(config: NodeConfig, place: str) -> str:
         if own and not config.serve:
             lines += ["or have a page and an API for it:", f"  {start}"]
         if not config.swarm.peers and not config.swarm.control_peers:
-            lines += [
-                f"Off this network, one address of the swarm in [swarm] peers of {config.path} is needed."
-            ]
+            needed = "Off this network, one address of the swarm"
+            if only_here:
+                needed = "An address of a node on this machine"
+            lines += [f"{needed} in [swarm] peers of {config.path} is needed."]
     if not lines:
         lines = [
             f"Next: fill in [backbone] (to ask), [[serve]] or [relay] in {config.path}, or start over:",

@@ -105,11 +105,8 @@ def ask(console: Console, config: Path, store: Path, *, overwrites: bool = False
         answers.memory = _memory(questions)
         answers.idle_only = questions.yes("Serve only while nobody else uses this device?", default=False)
     elif asks:
-        answers.home_memory = questions.text(
-            "Memory for experts computed here, which saves waiting; panal home plan says more",
-            "none",
-            _size_or,
-        )
+        questions.say("Experts computed here save waiting for others; panal home plan says how much.")
+        answers.home_memory = questions.text("Memory for experts at home", "none", _size_or)
         if answers.home_memory == "none":
             answers.home_memory = None
     name = questions.text("Name of this node, as others see it", _host_name(), _name)
@@ -205,12 +202,11 @@ def _memory(questions: _Questions) -> str | None:
         from node.sizes import size_text
 
         default = size_text(int(free * SERVED_SHARE))
-        questions.say(f"{size_text(free)} of memory are free now.")
-    said = questions.text(
-        "Memory for experts; the node chooses within it what the swarm lacks most (or: all)",
-        default,
-        _size_or,
-    )
+        questions.say(
+            f"{size_text(free)} of memory are free now. Within what you give, the node chooses by itself "
+            "which experts it serves: those that the swarm lacks most."
+        )
+    said = questions.text("Memory for experts, or all of them", default, _size_or)
     return None if said.startswith("all") else said
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from node.cli.arguments import Subparsers, add_command, add_config, add_json, add_store
 from node.cli.getting import add_get_arguments, get
 from node.cli.table import format_table
+from node.sizes import size_text
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ def import_model(args: argparse.Namespace) -> int:
     else:
         print(f"model id  {stored.model_id}")
         print(
-            f"trunk     {stored.trunk} ({megabytes(trunk_bytes)}; "
-            f"the experts are {megabytes(stored.manifest.expert_bytes)})"
+            f"trunk     {stored.trunk} ({size_text(trunk_bytes)}; "
+            f"the experts are {size_text(stored.manifest.expert_bytes)})"
         )
         print("proven    the trunk with our kernels gives the same bytes as llama.cpp on the whole file")
     return 0
@@ -215,11 +216,6 @@ def _share(share: Share) -> dict[str, Any]:
     }
 
 
-def megabytes(count: int) -> str:
-    """A size as people read it."""
-    return f"{count / 1e6:,.1f} MB"
-
-
 def _inspection(report: dict[str, Any]) -> str:
     if report["kind"] == "slice":
         share = report["bytes"] / report["model_expert_bytes"]
@@ -230,7 +226,7 @@ def _inspection(report: dict[str, Any]) -> str:
                 ("of model", f"{report['architecture']} {report['model_id']}"),
                 ("layers", report["layers"]),
                 ("experts", f"{report['experts']} of {report['experts_in_layer']} in a layer"),
-                ("size", f"{megabytes(report['bytes'])}, {share:.0%} of the model's experts"),
+                ("size", f"{size_text(report['bytes'])}, {share:.0%} of the model's experts"),
             ],
         )
     facts = [
@@ -238,8 +234,8 @@ def _inspection(report: dict[str, Any]) -> str:
         ("name", report["name"] or "-"),
         ("architecture", report["architecture"]),
         ("model id", report["model_id"]),
-        ("experts", megabytes(report["expert_bytes"])),
-        ("everything else", megabytes(report["trunk_bytes"])),
+        ("experts", size_text(report["expert_bytes"])),
+        ("everything else", size_text(report["trunk_bytes"])),
         ("expert types", ", ".join(report["expert_types"])),
     ]
     rows = [

@@ -38,7 +38,7 @@ class Progress:
         self._last = now
         text = what
         if total:
-            text += f" {done / 1e6:,.0f} of {total / 1e6:,.0f} MB ({100 * done / total:.0f} %)"
+            text += f" {done >> 20:,} of {total >> 20:,} MiB ({100 * done / total:.0f} %)"
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
         self._shown = True
 

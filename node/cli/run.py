@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,6 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json
 if TYPE_CHECKING:
     from node.app.running import Running
     from node.cli.run_screen import Screen
-    from node.swarm.watching import Watching
-    from relay.reachability import Reachability
-
-log = logging.getLogger("panal.run")
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -61,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from node.device.folder import NodeFolder
     from node.device.which_config import load
     from node.interrupt import run_interruptible
+    from node.swarm.watching import NOBODY
 
     logs.set_up(args.log)
     config = load(args.config)
@@ -76,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             await trio.sleep_forever()
 
-    watching = event_printer() if args.events else _reach_logger()
+    watching = event_printer() if args.events else NOBODY
     with Progress() as progress:
         try:
             run_interruptible(
@@ -105,6 +101,8 @@ def _screen(running: Running) -> Screen:
         private=swarm.is_private,
         slices=running.slices,
         cells=running.cells,
+        only_here=running.node.whereabouts.is_loopback,
+        on_lan=config.swarm.lan,
         chooses=[f"{entry.memory} of {entry.model}" for entry in config.serve if entry.memory is not None],
         relay=running.relay,
         url=running.url,
@@ -113,18 +111,3 @@ def _screen(running: Running) -> Screen:
         config=None if is_bare(config) else config.path,
         version=version("panal"),
     )
-
-
-def _reach_logger() -> Watching:
-    """Says in the log how others reach this node, each time that is known to be otherwise."""
-    from node.swarm.watching import Watching
-
-    said = ""
-
-    def reached(found: Reachability) -> None:
-        nonlocal said
-        if found.reach.value != said:
-            said = found.reach.value
-            log.info("how others reach this node: %s (%s)", said, found.reason)
-
-    return Watching(reached=reached)

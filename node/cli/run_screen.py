@@ -20,6 +20,7 @@ class Screen:
     Attributes:
         address: with the peer id: what others put into their peers.
         swarm: its name; `private`: it has a key.
+        only_here: it listens where only this machine reaches it; `on_lan`: nodes of its network find it.
         chooses: amounts of memory within which it chooses itself what to serve.
         relay: where it takes connections as a relay.
         reach: how others reach it, in words; "" if it is not known yet.
@@ -36,6 +37,8 @@ class Screen:
     private: bool
     slices: Sequence[Slice]
     cells: int
+    only_here: bool = False
+    on_lan: bool = True
     chooses: Sequence[str] = ()
     relay: Sequence[str] = ()
     reach: str = ""
@@ -65,7 +68,8 @@ def screen_text(screen: Screen) -> str:
         rows.append(("page", screen.url))
     if screen.url and screen.model:
         rows.append(("API", f"{screen.url}/v1"))
-    rows.append(("reached", screen.reach or "not known yet; panal status tells, panal netcheck says why"))
+    reach = "by this machine alone" if screen.only_here else screen.reach
+    rows.append(("reached", reach or "not known yet; panal status tells, panal netcheck says why"))
     if screen.paused:
         rows.append(("paused", f"{screen.paused}; panal resume"))
     rows.append(("config", str(screen.config) if screen.config else "none"))
@@ -129,8 +133,14 @@ def _next_steps(screen: Screen) -> list[str]:
             "  panal init                         asks what it is to do",
             "  panal model share FILE             offers a model to others",
         ]
-    lines.append(
-        "On this network others find it by themselves; elsewhere the address goes into their [swarm] peers."
-    )
-    lines.append("Ctrl-C ends it.")
+    lines += [_how_others_come(screen), "Ctrl-C ends it."]
     return lines
+
+
+def _how_others_come(screen: Screen) -> str:
+    goes = "the address goes into their [swarm] peers"
+    if screen.only_here:
+        return f"Only nodes on this machine reach it: {goes}."
+    if screen.on_lan:
+        return f"On this network others find it by themselves; elsewhere {goes}."
+    return f"Others do not find it by themselves: {goes}."

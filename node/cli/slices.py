@@ -231,9 +231,9 @@ def remove_slices(args: argparse.Namespace) -> int:
 
 def cut_slice(args: argparse.Namespace) -> int:
     """Write the slice file."""
-    from node.cli.model import megabytes
     from node.cli.progress import Progress
     from node.interrupt import run_blocking
+    from node.sizes import size_text
 
     if args.output.exists() and not args.force:
         raise LocalError(f"{args.output}: exists already; --force overwrites it, -o FILE writes another")
@@ -243,7 +243,7 @@ def cut_slice(args: argparse.Namespace) -> int:
         print(json.dumps(report))
     else:
         print(
-            f"{report['file']}: {megabytes(report['bytes'])}, {report['cells']} cells "
+            f"{report['file']}: {size_text(report['bytes'])}, {report['cells']} cells "
             f"(layers x experts) of model {report['model_id'][:12]}"
         )
         print(f"serve it: panal init --serve {shlex.quote(report['file'])}")
@@ -251,13 +251,13 @@ def cut_slice(args: argparse.Namespace) -> int:
 
 
 def _cut(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
-    from node.cli.model import megabytes
     from node.config import ModelRef, default_store
     from node.engine import library as llama
     from node.model.slice_file import cut_slice as cut
     from node.model.store import Store
     from node.serve.opening import open_whole
     from node.share.slice_files import note_slices
+    from node.sizes import size_text
 
     store = Store(args.store or default_store(os.environ))
     ref = ModelRef.parse(args.model, Path.cwd())
@@ -273,7 +273,7 @@ def _cut(args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     def count_up(more: int) -> None:
         nonlocal written
         written += more
-        progress.report(f"cutting ({megabytes(written)})", 0, 0)
+        progress.report(f"cutting ({size_text(written)})", 0, 0)
 
     size = cut(model, manifest.encoded(), stored.model_id, layers, experts, args.output, count_up)
     note_slices(store, [args.output])

@@ -159,8 +159,12 @@ def _ask(config: NodeConfig) -> Any:
     if running is None:
         from node.device.which_config import is_bare
 
-        named = "" if is_bare(config) else f" -c {shlex.quote(str(config.path))}"
-        raise LocalError(f"no node is running here: panal run{named} starts it")
+        if is_bare(config):
+            raise LocalError(
+                f"no node runs from {config.path.parent}: panal run starts it, -c asks another's"
+            )
+        path = shlex.quote(str(config.path))
+        raise LocalError(f"no node runs from {config.path}: panal run -c {path} starts it")
     return running.get(STATUS_PATH)
 
 

@@ -10,6 +10,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from node.sizes import size_text
 from node.status.facts import Gateway, Model, Node, Peer, Status
 from node.status.facts.runs import runs_in_words
 from routing.wire.text import sanitise
@@ -59,7 +60,11 @@ def peers_table(status: Status) -> list[Table]:
     )  # fmt: skip
     rows = [_peer_row(peer, status.at) for peer in status.peers]
     title = peers_in_words(status)
-    return [Table(title, header, tuple(map(_clean, rows)), spare=(12, 9, 10, 11, 5, 8, 6, 7, 3))]
+    tables = [Table(title, header, tuple(map(_clean, rows)), spare=(12, 9, 10, 11, 5, 8, 6, 7, 3))]
+    reasons = [(peer.name or peer.short_id, peer.reason) for peer in status.peers if peer.reason]
+    if reasons:
+        tables.append(_facts("offline", reasons))
+    return tables
 
 
 def models_table(status: Status) -> list[Table]:
@@ -185,7 +190,7 @@ def _answers(status: Status) -> Table:
 
 
 def _peer_row(peer: Peer, at: float) -> tuple[str, ...]:
-    route = peer.reason
+    route = ""
     if peer.route is not None:
         over = "" if peer.route.transport == "udp" else f"/{peer.route.transport}"
         route = f"{peer.route.kind}{over}"
@@ -229,10 +234,7 @@ def _model_row(model: Model) -> tuple[str, ...]:
 
 def size(count: float) -> str:
     """Bytes as people read them."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count:.0f} B"
+    return size_text(round(count))
 
 
 def duration(seconds: float) -> str:

@@ -99,11 +99,11 @@ def add_arguments(subparsers: Subparsers) -> None:
     join.add_argument(
         "--replace", action="store_true", help="leave the swarm that the config names, and its peers"
     )
-    add_config(join)
+    add_config(join, required=False)
     add_json(join)
 
     show = add_command(verbs, "show", run_show, "which swarm this node is in, and until when")
-    add_config(show)
+    add_config(show, required=False)
     add_json(show)
 
 
@@ -169,13 +169,14 @@ def run_invite(args: argparse.Namespace) -> int:
 
 def run_join(args: argparse.Namespace) -> int:
     """Check the invitation, write the certificate and the config."""
-    from node.config import load_config
+    from node.device.which_config import load, require_written
     from node.joining import join
     from routing.identity import Identity
     from routing.invitation import Invitation
     from routing.membership import utc
 
-    config = load_config(args.config)
+    config = load(args.config)
+    require_written(config)
     peer_id = Identity.load(config.identity_path).peer_id
     invitation = Invitation.decode(args.invite)
     joined = join(config, peer_id, invitation, time.time(), replace=args.replace)
@@ -203,11 +204,11 @@ def run_join(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Print the swarm of a config, and whether its node is a member now."""
-    from node.config import load_config
+    from node.device.which_config import load
     from routing.identity import Identity
     from routing.membership import utc
 
-    config = load_config(args.config)
+    config = load(args.config)
     swarm = config.swarm.swarm
     peer_id = Identity.load(config.identity_path).peer_id
     until, problem = _membership(config, peer_id)

@@ -95,7 +95,7 @@ async def configured_backbone(
             if node is None:
                 await live.covered(progress=progress or _unseen)
             async with keep_home(home, live, tell) as keeper:
-                live.home_report = keeper.as_dict
+                live.home_report, live.serve_at_home = keeper.as_dict, keeper.serve
                 yield live
 
 

@@ -250,8 +250,8 @@ def cost_rows(trips: TripsReport, wire: str, routes: Sequence[Mapping[str, objec
     """What went over the network, as names and values for people."""
     rows = [
         ("wire", wire),
-        ("bytes per token", f"{trips.bytes_per_token:,.0f}" if trips.decoded else "-"),
-        ("bytes per token and layer", f"{trips.bytes_per_token_layer:,.0f}"),
+        ("bytes per token, after the prompt", f"{trips.bytes_per_token:,.0f}" if trips.decoded else "-"),
+        ("bytes per token and layer, with the prompt", f"{trips.bytes_per_token_layer:,.0f}"),
         ("bytes out", f"{trips.bytes_out:,}"),
         ("bytes back", f"{trips.bytes_back:,}"),
         ("seconds waited", f"{trips.waited:.2f}"),

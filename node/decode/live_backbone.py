@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,7 @@ class LiveBackbone:
 
     Attributes:
         home_report: what is at home and why, for JSON; empty where nobody chose (node.decode.configured).
+        serve_at_home: to be told of what the node itself serves, whenever it chooses that anew.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class LiveBackbone:
     ) -> None:
         self.settings = settings
         self.home_report: Callable[[], dict[str, Any]] = dict
+        self.serve_at_home: Callable[[Cells], Awaitable[None]] = _not_at_home
         self.guessers = Guessers(
             draft=settings.draft,
             draft_model=settings.draft_model,
@@ -185,7 +187,8 @@ class LiveBackbone:
         return NotCovered(describe(missing, asked))
 
     def routes(self) -> list[dict[str, object]]:
-        """How each connected peer that holds experts of the model is reached, for people and programs."""
+        """How each connected peer that holds experts of the model is reached, by their names, for people and
+        programs."""
         found: list[dict[str, object]] = []
         strangers = self.table.strangers()
         for peer_id in self.table.peers():
@@ -203,7 +206,7 @@ class LiveBackbone:
                         "rtt_ms": round(link.connection.rtt * 1000, 1),
                     }
                 )
-        return found
+        return sorted(found, key=lambda each: (str(each["name"]), str(each["peer"])))
 
     def _sought(self) -> set[str]:
         """Peers that hold experts of this model, or may: those that are dialed and have told nothing yet."""
@@ -338,3 +341,7 @@ def why_unusable(told: Holdings, settings: BackboneSettings) -> str:
     if settings.ubatch > told.max_rows:
         return f"takes {told.max_rows} rows at once, ubatch is {settings.ubatch}"
     return ""
+
+
+async def _not_at_home(_: Cells) -> None:
+    """Nobody keeps a home set."""

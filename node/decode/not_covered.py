@@ -6,12 +6,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from routing import not_reached
 from routing.dispatch.errors import in_whole_runs, name_experts
 from routing.errors import PeerError
+from routing.not_reached import COMPARE_SWARMS, COPY_ADDRESS, is_another_peer, is_of_another_swarm, short
 
 NAMED_LAYERS = 4
 """Runs of layers named in one line."""
@@ -19,18 +20,8 @@ NAMED_LAYERS = 4
 NAMED_PEERS = 8
 """Peers named there: adverts may tell of thousands."""
 
-SHOWN_OF_ID = 8
-"""Characters of a peer id that are shown: its end, as the beginning is the same for all."""
-
 PENDING = "not answered yet"
 """The reason of a peer that is still being dialed."""
-
-_ID = re.compile(r"(/p2p/)?\b(12D3KooW[1-9A-HJ-NP-Za-km-z]{44})\b")
-
-_OTHER_SWARM = re.compile(
-    r"another swarm|member of this swarm|member certificate|malformed membership|a member:"
-)
-_WRONG_ID = re.compile(r"answered instead of|asked for \S+, \S+ answered")
 
 
 class NotCovered(PeerError):
@@ -65,13 +56,8 @@ def describe(missing: Mapping[int, Sequence[int]], asked: Asked) -> str:
     Args:
         missing: experts by layer.
     """
-    told = [_name_peer(label, reason) for label, reason in asked.failures.items()]
-    told += [
-        f"{short(peer)} {', '.join(serves)}, asked is {asked.model_id[:12]}"
-        if serves
-        else f"{short(peer)} serves nothing"
-        for peer, serves in asked.strangers.items()
-    ]
+    told = [not_reached.describe(label, reason) for label, reason in asked.failures.items()]
+    told += [f"{short(peer)} {_instead(serves, asked.model_id)}" for peer, serves in asked.strangers.items()]
     if len(told) > NAMED_PEERS:
         told[NAMED_PEERS:] = [f"and {len(told) - NAMED_PEERS} more"]
     if not told and not asked.configured:
@@ -98,48 +84,24 @@ def name_layers(missing: Mapping[int, Sequence[int]]) -> str:
     return "; ".join(named) + (f" and {rest} more layer{'' if rest == 1 else 's'}" if rest else "")
 
 
-def short(text: str) -> str:
-    """A text with the peer ids in it shortened; `/p2p/...` at the end of an address is left out."""
-    return _ID.sub(lambda found: "" if found[1] else f"…{found[2][-SHOWN_OF_ID:]}", text)
-
-
-def _name_peer(label: str, reason: str) -> str:
-    """A peer by its address, if known, and the end of its id; then the reason, without either again."""
-    found = _ID.search(label)
-    peer_id = found[2] if found else ""
-    address = label[: found.start()] if found else label
-    said = reason.removeprefix(f"dialing {label}: ").removeprefix(f"{label}: ")
-    said = _once(said.removeprefix(peer_id).removeprefix(": ").strip())
-    if address and address in said:
-        address = ""
-    if peer_id and short(peer_id) in (said := short(said)):
-        peer_id = ""  # `...abcd1234 answered instead of ...`
-    who = f"{address} ({short(peer_id)})" if address and peer_id else address or short(peer_id)
-    return f"{who}: {said}" if who else said
-
-
-def _once(said: str) -> str:
-    """Of what several dials tell, who the peer is instead only once: it is the same at each address."""
-    kept: list[str] = []
-    for part in said.split("; "):
-        for kind in (_OTHER_SWARM, _WRONG_ID):
-            if kind.search(part) and any(map(kind.search, kept)):
-                break
-        else:
-            kept.append(part)
-    return "; ".join(kept)
+def _instead(serves: Sequence[str], model_id: str) -> str:
+    """What a connected peer serves instead, or why it cannot be asked."""
+    if not serves:
+        return "serves nothing"
+    told = ", ".join(serves)
+    return f"{told}, not {model_id[:12]}" if serves[0].startswith("serves ") else told
 
 
 def _advice(asked: Asked) -> str:
     """What to do, for each kind of reason once."""
     reasons = list(asked.failures.values())
     found = []
-    foreign = [reason for reason in reasons if _OTHER_SWARM.search(reason)]
-    wrong = [reason for reason in reasons if _WRONG_ID.search(reason)]
+    foreign = [reason for reason in reasons if is_of_another_swarm(reason)]
+    wrong = [reason for reason in reasons if is_another_peer(reason)]
     if foreign:
-        found.append("compare `panal swarm show` here and there, and join theirs with `panal swarm join`")
+        found.append(COMPARE_SWARMS)
     if wrong:
-        found.append("copy its address again, as `panal run` prints it there")
+        found.append(COPY_ADDRESS)
     if not reasons and not asked.strangers and not asked.configured:
         found.append("put an address that `panal run` prints on a serving node into [swarm] peers")
     elif len(reasons) > len(foreign) + len(wrong) or not found:

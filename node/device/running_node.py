@@ -73,15 +73,13 @@ class RunningNode:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: str, body: object) -> Any:
-        parts = urlsplit(self.address)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise LocalError(f"{self.folder.http}: {self.address[:80]!r} is no address; start the node again")
+        host, port = self._place()
         headers = {"Accept": "application/json"} | self.key_headers()
         data = None
         if method != "GET":
             data = json.dumps(body)
             headers |= {"Content-Type": "application/json", TOKEN_HEADER: self._token()}
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
         try:
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
@@ -100,6 +98,15 @@ class RunningNode:
             return json.loads(content)
         except (ValueError, RecursionError):
             raise LocalError(f"what the node at {self.address} answers to {path} is no JSON") from None
+
+    def _place(self) -> tuple[str, int | None]:
+        try:
+            parts = urlsplit(self.address)
+            if parts.scheme == "http" and parts.hostname is not None:
+                return parts.hostname, parts.port
+        except ValueError:
+            pass
+        raise LocalError(f"{self.folder.http}: {self.address[:80]!r} is no address; start the node again")
 
     def silent(self, error: Exception) -> NodeSilent:
         """What is told of a connection that failed."""

@@ -44,6 +44,16 @@ def load(given: Path | None, environ: Mapping[str, str] = os.environ) -> NodeCon
     return parse_config("", path, default_store(environ))
 
 
+def require_written(config: NodeConfig) -> None:
+    """For what a bare node cannot do.
+
+    Raises:
+        LocalError: there is no config file.
+    """
+    if is_bare(config):
+        raise LocalError(f"{config.path}: no such config file; panal init writes one, -c names another")
+
+
 def is_bare(config: NodeConfig) -> bool:
     """Whether there is no config file."""
     return not config.path.exists()

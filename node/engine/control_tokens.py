@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from node.engine.llama_model import LlamaModel
+if TYPE_CHECKING:
+    from node.engine.llama_model import LlamaModel
 
 ATTR_UNKNOWN, ATTR_CONTROL, ATTR_LSTRIP, ATTR_RSTRIP = 1 << 0, 1 << 3, 1 << 7, 1 << 8  # llama_token_attr
 ATTR_USER_DEFINED = 1 << 4

@@ -69,10 +69,11 @@ def too_long(tokens: int, n_ctx: int, param: str, *, at_least: bool = False) -> 
     Args:
         at_least: nobody has counted; it cannot be fewer.
     """
+    least = "at least " if at_least else ""
     return Refusal(
         400,
-        f"the prompt has {'at least ' if at_least else ''}{tokens} tokens, and this model's context holds {n_ctx}, the answer included: "
-        "shorten the prompt, or raise backbone.context in the node's config",
+        f"the prompt has {least}{tokens} tokens, and this model's context holds {n_ctx}, the answer "
+        "included: shorten the prompt, or raise backbone.context in the node's config",
         param=param,
         code="context_length_exceeded",
     )

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from node.config import BackboneConfig, NodeConfig
+from node.device.chosen_opening import open_chosen
+from node.device.folder import NodeFolder
 from node.engine.library import Library
 from node.home.call_bits import cells_of, numbers
 from node.home.choosing import Prediction, choose, choose_unmeasured, moved, predict
@@ -142,6 +144,10 @@ class OpenHome:
         held = self._served.experts(bytes.fromhex(self.stored.model_id))
         return HomeSet.of({layer: experts for (layer, index), experts in held.items() if index == 0})
 
+    def serve(self, cells: Cells) -> None:
+        """What the node serves from now on, if it chooses that itself (node.device.chosen_serving)."""
+        self._served = cells
+
     @property
     def budget(self) -> int | None:
         """Bytes beyond what is served; None where cells are named, or nothing is asked for."""
@@ -254,6 +260,8 @@ def open_home(
     wanted = config.require_backbone()
     with ExitStack() as maps:
         served = maps.enter_context(open_cells(library, store, config.serve, progress)).cells
+        note = NodeFolder.of(config).serving
+        served = open_chosen(library, store, config.serve, served, note, maps, progress).cells
         whole, fetched, can_fetch = None, None, False
         if wanted.home or wanted.home_memory is not None:
             whole = _whole_file(library, store, stored, wanted, progress)

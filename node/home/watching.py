@@ -24,6 +24,7 @@ from node.home.home_set import HomeSet
 from node.home.opening import GUESSES_BY_HOME, OpenHome
 from node.home.plan_file import plan_stamp, read_plan, write_heat
 from node.home.reconsider import Proposal, Reconsideration, fall_short
+from node.serve.cells import Cells
 from node.sizes import size_text
 from routing.errors import LocalError
 
@@ -99,6 +100,12 @@ class HomeKeeper:
             "lacking_bytes": (self.wanted - self._at_home).n_bytes(self._home.shapes),
             "changes": self.changes,
         }
+
+    async def serve(self, cells: Cells) -> None:
+        """What the node serves from now on is at home, with what else is to be there."""
+        before = self._home.served
+        self._home.serve(cells)
+        await self._want((self.wanted - before) | self._home.served)
 
     # --- counting ---
 

@@ -31,6 +31,10 @@ BODY_SECONDS = 20.0
 BODY_RATE = 16 << 10
 """A body has BODY_SECONDS, and a second more for each BODY_RATE bytes of it: a slow line at its best."""
 
+MOST_CRUMBS, CRUMB_BYTES = 4096, 64
+"""So many pieces of a body may be smaller than that on average. Taking one costs as much time as sending the
+whole body in one does."""
+
 LAST_WORDS = "panal.last_words"
 """Where an application leaves the bytes that end its unfinished response when the node ends."""
 
@@ -106,7 +110,7 @@ class Exchange:
         self._gone = self._ending = False
         self._refusal: Refusal | None = None
         self._body: list[bytes] = []
-        self._body_bytes = 0
+        self._body_bytes = self._pieces = 0
         self._body_ended = self._body_given = False
         self._news = trio.Event()
 
@@ -171,6 +175,9 @@ class Exchange:
                         raise too_large()
                     self._bodies.take(len(event.data))
                     self._body_bytes += len(event.data)
+                    self._pieces += 1
+                    if self._pieces > max(MOST_CRUMBS, self._body_bytes // CRUMB_BYTES):
+                        raise Refusal(400, "the request's body comes in crumbs: send larger chunks")
                     self._body.append(bytes(event.data))
                 elif isinstance(event, h11.EndOfMessage):
                     self._body_ended = True

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from node.sizes import size_text
 from node.status.facts import Model, Node, Warning, WarningCode
 from node.status.facts.runs import runs_in_words
 from routing.advert_rows import Clone
+from routing.not_reached import advice, describe
 from routing.wire.advert import CLOCK_SKEW
 from routing.wire.text import sanitise
 
@@ -155,7 +157,7 @@ def _disk(observed: Observed) -> Iterable[_Concern]:
             "store",
             "disk-full",
             "error" if free < LEAST_FREE_BYTES // 16 else "warning",
-            f"{free / 1e6:,.0f} MB are free where the store is ({observed.store})",
+            f"{size_text(free)} are free where the store is ({observed.store})",
             "make room (panal slice ls shows what lies there), or name another store in the config",
         )
 
@@ -249,8 +251,7 @@ def _relay(node: Node) -> Iterable[_Concern]:
 def _failures(observed: Observed) -> Iterable[_Concern]:
     failing = sorted(observed.failures.items())
     for label, reason in failing[:MAX_OF_A_KIND]:
-        text = reason if label in reason else f"{label}: {reason}"
-        yield _Concern(label, "peer", "warning", text, "is it on, and is its address right?")
+        yield _Concern(label, "peer", "warning", describe(label, reason), advice(reason))
     if len(failing) > MAX_OF_A_KIND:
         more = len(failing) - MAX_OF_A_KIND
         what = f"{more} more peers do not answer"

@@ -130,13 +130,16 @@ def _addresses(node: SwarmNode) -> list[str]:
 
 def _reach(node: SwarmNode) -> Reach:
     verdict = node.prober.reachability
+    reach, reason = node.whereabouts.reach
+    # that nobody answered is no news of UDP while nobody answers at all: they may be off
+    is_silent = verdict.udp is False and not node.endpoint.connections
     return Reach(
-        verdict=verdict.reach.value,
-        reason=sanitise(verdict.reason, LINE_BYTES),
+        verdict=reach.value,
+        reason=sanitise(reason, LINE_BYTES),
         evidence=[sanitise(line, LINE_BYTES) for line in verdict.evidence[:MAX_EVIDENCE_LINES]],
         mapping=verdict.mapping.value,
         filtering=verdict.filtering.value,
-        udp=verdict.udp,
+        udp=None if is_silent else verdict.udp,
         port_kept=verdict.port_kept,
         seen_at=[host_and_port(*address) for address in verdict.addresses],
     )

@@ -17,7 +17,7 @@ from node.status.rates import Share
 from node.status.sources import Sources
 from node.swarm.node import SwarmNode
 from relay.targets import plain_host
-from routing import peer_calls, routes
+from routing import not_reached, peer_calls, routes
 from routing.advert_rows import Row
 from routing.multiaddr import ListenAddress
 from routing.quic.connection import Connection
@@ -117,6 +117,7 @@ class PeerFacts:
         for peer_id in rows.keys() | met | node.candidates.configured_for_quic:
             row = rows.get(peer_id)
             reason = node.links.reason(peer_id) if peer_id in wanted else ""
+            reason = not_reached.why(node.ways.label(peer_id), reason) if reason else ""
             issued = None if row is None else row.issued
             state, why = self._met.state(peer_id, issued, reason)
             peer = self._peer(peer_id, row, state, why, clock, unusable.get(peer_id, ""))

@@ -46,6 +46,11 @@ class Candidate:
     advertised: bool = False
     near: tuple[PeerAddress, ...] = ()
 
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the network that both share is the loopback one."""
+        return any(ipaddress.ip_address(each.host).is_loopback for each in self.near)
+
 
 class Candidates:
     """Candidates by peer id.

@@ -24,6 +24,7 @@ from routing.adverts import AdvertTable
 from routing.identity import PeerId
 from routing.lan_peers import LanPeer
 from routing.links import PeerLinks
+from routing.not_reached import describe
 
 log = logging.getLogger("panal.finding")
 
@@ -277,7 +278,8 @@ class Finder:
     def _say_alone(self) -> None:
         configured = self._candidates.configured - {self._own_id}
         if configured:
-            reasons = "; ".join(list(self._failures().values())[:NAMED_FAILURES])
+            failures = list(self._failures().items())[:NAMED_FAILURES]
+            reasons = "; ".join(describe(label, reason) for label, reason in failures)
             if reasons:
                 log.warning(
                     "none of the %d peers in [swarm] peers answers (%s); still trying",

@@ -32,7 +32,7 @@ from relay.dialback import DialBackService
 from relay.prober import ReachProber
 from relay.probes import Probes
 from relay.punch import Puncher
-from relay.reachability import Reachability
+from relay.reachability import Reach, Reachability
 from routing.advert_rows import Offer
 from routing.adverts import AdvertTable
 from routing.byte_stream import ByteStream, Meter
@@ -123,6 +123,7 @@ class SwarmNode:
         self._wanted_model = role.wanted_model
         self._instance = self._rng.getrandbits(64)
         self._nursery: trio.Nursery | None = None
+        self._told_reach: Reach | None = None
         self._keeper: DirectoryKeeper | None = None
         swarm = self.membership.swarm
         self.table = AdvertTable(swarm.id, identity.peer_id, self._instance, self._check_member)
@@ -328,6 +329,10 @@ class SwarmNode:
         self.links.news(connection.peer_id)
 
     def _reachability_changed(self, reachability: Reachability) -> None:
+        reach, reason = self.whereabouts.reach
+        if reach is not self._told_reach:  # the rest changes often, and is in the status
+            self._told_reach = reach
+            log.info("reachability: %s (%s)", reach, reason)
         self._announcer.changed()
         self._watching.reached(reachability)
         self.links.standing_changed()

@@ -115,7 +115,13 @@ class Ways:
         candidate = self._candidates.find(peer_id)
         if candidate is None:
             return []
-        found = ways(self._own(), candidate.standing, same_network=bool(candidate.near), punchable=_punchable)
+        found = ways(
+            self._own(),
+            candidate.standing,
+            same_network=bool(candidate.near),
+            same_machine=candidate.on_this_machine,
+            punchable=_punchable,
+        )
         return [each for each in found if self._possible(each.way, candidate)]
 
     async def carry_out(

@@ -12,6 +12,7 @@ from node.config.own_address import dialable
 from node.swarm.announcing import Places
 from node.swarm.control import Control
 from relay.prober import ReachProber, own_host
+from relay.reachability import Reach
 from relay.targets import plain_host
 from routing.control_address import ControlAddress
 from routing.multiaddr import ListenAddress
@@ -60,6 +61,16 @@ class Whereabouts:
     def is_loopback(self) -> bool:
         """Whether only this machine can reach the node."""
         return plain_host(self._endpoint.local_address[0]) in ("127.0.0.1", "::1")
+
+    @property
+    def reach(self) -> tuple[Reach, str]:
+        """How others reach this node, and why, for people.
+
+        To the evidence loopback is a network like any other; nobody else is on it.
+        """
+        if self.is_loopback:
+            return Reach.PRIVATE, f"it listens on {self.inner.host}, where only this machine reaches it"
+        return self._prober.reachability.reach, self._prober.reachability.reason
 
     @property
     def is_translated(self) -> bool:

@@ -188,6 +188,10 @@ class AioquicCore(QuicConnection):  # type: ignore[misc]
         return self._loss._rtt_smoothed or INITIAL_RTT
 
     @property
+    def latest_rtt(self) -> float:
+        return self._loss._rtt_latest or INITIAL_RTT
+
+    @property
     def lost(self) -> int:
         return self._loss._cc.lost  # type: ignore[no-any-return]
 

@@ -144,6 +144,11 @@ class Connection:
         return self.core.rtt
 
     @property
+    def latest_rtt(self) -> float:
+        """The round trip that was measured last, in seconds: for who looks for the shortest of several."""
+        return self.core.latest_rtt
+
+    @property
     def datagrams_lost(self) -> int:
         """Of those sent, how many the engine has taken for lost."""
         return self.core.lost

@@ -111,6 +111,10 @@ class QuicCore(Protocol):
         """Smoothed round-trip time in seconds."""
 
     @property
+    def latest_rtt(self) -> float:
+        """The round trip that was measured last, in seconds."""
+
+    @property
     def lost(self) -> int:
         """Packets of ours that were taken for lost, since the beginning."""
 

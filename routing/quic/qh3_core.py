@@ -183,6 +183,11 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         return INITIAL_RTT if smoothed is None else smoothed
 
     @property
+    def latest_rtt(self) -> float:
+        latest = None if self._core is None else self._core.latest_rtt
+        return INITIAL_RTT if latest is None else latest
+
+    @property
     def lost(self) -> int:
         return 0 if self._core is None else self._core.loss_total
 

@@ -343,7 +343,7 @@ HOSTILE = {
     "namespace": "{{ namespace.__init__.__globals__ }}",
     "lipsum": "{{ lipsum.__globals__['os'].popen('id').read() }}",
     "raise": "{{ raise_exception.__globals__['json'] }}",
-    "now": "{{ strftime_now.__self__.__class__ }}",
+    "now": "{{ strftime_now.__self__.year }}",
     "self": "{{ self.__init__.__globals__ }}",
     "format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "format map": "{{ '{a.__class__.__mro__}'.format_map({'a': 1}) + 1 }}",

@@ -1,6 +1,6 @@
 """Nodes that are given memory and choose what they serve: together everything, also when one goes.
 
-`a` and `b` have the model's file; `c` has only what a store keeps of it, and fetches what it serves from peers.
+`a` and `b` have the model's file; `c` has what a store keeps of it, and fetches from peers what it serves.
 Better choices are made sooner than in earnest (GAP_PATIENCE), everything else is as it is.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from node.device.folder import NodeFolder
@@ -23,7 +24,7 @@ from node.home.home_set import HomeSet, shapes_of, total_bytes
 from node.importing import import_model
 from node.model.store import Store, StoredModel
 from node.sizes import MemoryBudget
-from tests.swarm_process import PANAL, Home, NodeProcess, generate, running
+from tests.swarm_process import PANAL, Home, NodeProcess, free_port, generate, running
 
 pytestmark = pytest.mark.slow
 
@@ -125,3 +126,26 @@ def test_what_was_chosen_is_served_at_once_the_next_time(swarm: Swarm) -> None:
     swarm.b.start().ready()
     assert swarm.b.table[swarm.b.peer_id] == 1, "what it said when it began to listen"
     assert swarm.chosen(swarm.b) == before
+
+
+def test_what_it_serves_its_own_backbone_computes_at_home(swarm: Swarm) -> None:
+    home = swarm.a.home
+    port = free_port()
+    home.rest = (
+        f'[[serve]]\nmodel = "{home.model}"\nmemory = "100%"\n[backbone]\nmodel = "{home.model}"\n'
+        f'context = 512\nsessions = 1\n[http]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    home.peers = ()
+    home.folder = home.folder.with_name("alone")
+    home.__post_init__()
+    alone = NodeProcess(home, launch)
+    with running([alone]):
+        alone.start().ready()
+        alone.wait(
+            lambda: httpx.get(f"http://127.0.0.1:{port}/health", timeout=10).status_code == 200,
+            CHOSEN_SECONDS,
+            "answers without any peer",
+        )
+    assert swarm.chosen(alone).count() == 48
+    done = generate(home.config)  # a command of the same node: by the note of what was chosen
+    assert done.returncode == 0 and json.loads(done.stdout)["routes"] == []

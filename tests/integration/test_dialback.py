@@ -166,7 +166,7 @@ def test_without_a_stranger_the_question_stays_open() -> None:
             verdict = await x.prober.round()
             assert verdict.reach is Reach.UNKNOWN
             assert verdict.filtering is Filtering.ADDRESS
-            assert "no peer knows a stranger" in verdict.reason
+            assert "no peer knows another host" in verdict.reason
 
     run(test)
 

@@ -277,7 +277,7 @@ def test_without_a_node_there_is_one_line(swarm: Swarm) -> None:
     for command in ("status", "peers"):
         done = swarm.panal(command, config=config)
         assert done.returncode == 2
-        assert done.stderr == f"panal: no node is running here: panal run -c {config} starts it\n"
+        assert done.stderr == f"panal: no node runs from {config}: panal run -c {config} starts it\n"
     done = swarm.panal("models", config=config)
     assert done.returncode == 0 and "in the store" in done.stdout and "qwen2moe" in done.stdout
     (stored,) = json.loads(swarm.panal("models", "--json", config=config).stdout)

@@ -62,6 +62,10 @@ def test_an_advert_says_where_how_and_through_whom() -> None:
 def test_the_same_subnet_is_near_and_another_is_not() -> None:
     near = candidates(said(), own=("192.168.1.77", "198.18.0.7")).find(PEER.peer_id)
     assert near is not None and near.near == (quic("/ip4/192.168.1.20/udp/4190/quic-v1"),)
+    assert not near.on_this_machine
+    loopback = said(addresses=["/ip4/127.0.0.1/udp/4190/quic-v1"])
+    here = candidates(loopback, own=("127.0.0.1",)).find(PEER.peer_id)
+    assert here is not None and here.on_this_machine
     far = candidates(said(), own=("192.168.2.77",)).find(PEER.peer_id)
     assert far is not None and far.near == ()
 

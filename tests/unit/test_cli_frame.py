@@ -84,7 +84,7 @@ def test_the_command_is_installed_under_its_name() -> None:
         ([], "the following arguments are required: COMMAND"),
         (["dance"], "invalid choice: 'dance'"),
         (["--hel"], "required: COMMAND"),
-        (["generate", "-p", "x"], "required: -c/--config"),
+        (["generate"], "-p/--prompt --prompts is required"),
         (["run", "-c", "x", "y\nz"], "unrecognized arguments: y z"),
         (["generate", "-c", "x", "-p", "y", "-n", "0"], "'0' is not a whole number from 1 to"),
         (["generate", "-c", "x", "-p", "y", "-n", "1e3"], "'1e3' is not a whole number"),

@@ -16,6 +16,9 @@ CALM = node(state="serving", pause=None)
 WHOLE = model(missing=[], missing_cells=0)
 
 
+ELSEWHERE = "dialing /ip4/1.2.3.4/udp/1/quic-v1: it belongs to another swarm (0123...)"
+
+
 def told(
     *, node: facts.Node = CALM, models: tuple[facts.Model, ...] = (WHOLE,), **seen: Any
 ) -> list[facts.Warning]:
@@ -37,8 +40,8 @@ def test_a_healthy_node_has_none() -> None:
         ("clone", "warning", "two machines", {"clones": [Clone("12D3KooWx", False, ("a:1", "b:2"))]}),
         ("clock", "warning", "400 s ahead of", {"clock_offsets": {"12D3KooWx": 400.0, "12D3KooWy": 1.0}}),
         ("clock", "error", "400 s behind", {"clock_offsets": {"a": 400.0, "b": 400.0, "c": 2.0}}),
-        ("disk-full", "warning", "500 MB", {"free_bytes": 500_000_000, "store": "/home/x/.panal"}),
-        ("disk-full", "error", "1 MB", {"free_bytes": 1_000_000, "store": "/home/x/.panal"}),
+        ("disk-full", "warning", "500 MiB", {"free_bytes": 500 << 20, "store": "/home/x/.panal"}),
+        ("disk-full", "error", "1 MiB", {"free_bytes": 1 << 20, "store": "/home/x/.panal"}),
         ("membership", "warning", "in 3 days", {"member_until": AT + 3 * 86400 + 60}),
         ("membership", "error", "has ended", {"member_until": AT - 60}),
         ("alone", "warning", "no peer", {"alone_since": AT - ALONE_SECONDS - 1}),
@@ -48,12 +51,20 @@ def test_a_healthy_node_has_none() -> None:
             "no answer",
             {"failures": {"/ip4/1.2.3.4/udp/1/quic-v1": "no answer within 5 s"}},
         ),
+        ("peer", "warning", "belongs to", {"failures": {"/ip4/1.2.3.4/udp/1/quic-v1": ELSEWHERE}}),
     ],
 )
 def test_each_is_said_with_what_to_do(code: str, level: str, words: str, seen: dict[str, Any]) -> None:
     (warning,) = told(**seen)
     assert (warning.code, warning.level) == (code, level)
     assert words in warning.what and warning.advice and "\n" not in warning.what + warning.advice
+
+
+def test_the_advice_about_a_peer_follows_from_what_it_said() -> None:
+    (off,) = told(failures={"peer": "no answer within 5 s"})
+    assert off.advice == "is it on, and is its address right?"
+    (elsewhere,) = told(failures={"peer": ELSEWHERE})
+    assert "`panal swarm join`" in elsewhere.advice
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,10 @@ class TestAddress:
     def test_a_node_that_serves_prints_it(self, init: Init, demo_model: Path) -> None:
         _, out, _ = init("--serve", demo_model, "--listen", "/ip4/127.0.0.1/udp/4191/quic-v1")
         assert "\naddress  /ip4/127.0.0.1/udp/4191/quic-v1/p2p/12D3KooW" in out
-        assert "with UDP port 4191 open" in out
+        assert "start it, and put its address into the peers of other nodes on this machine" in out
+        assert "open" not in out.partition("Next:")[2]
+        _, out, _ = init("--serve", demo_model, "--listen", "/ip4/0.0.0.0/udp/4191/quic-v1", "--force")
+        assert "start it, with UDP port 4191 open" in out
 
     def test_port_0_is_not_printed(self, init: Init, demo_model: Path) -> None:
         arguments = ("--serve", demo_model, "--listen", "/ip4/0.0.0.0/udp/0/quic-v1")

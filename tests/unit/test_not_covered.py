@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from node.decode.not_covered import PENDING, Asked, describe, name_layers, short
+from node.decode.not_covered import PENDING, Asked, describe, name_layers
 from routing.identity import Identity
+from routing.not_reached import short
 
 PEER = Identity.generate().peer_id
 OTHER = Identity.generate().peer_id
@@ -88,8 +89,10 @@ def test_nobody_is_known() -> None:
 def test_what_connected_peers_serve_instead() -> None:
     told = line(strangers={PEER: ["serves olmoe 0123"], OTHER: []})
     assert told == (
-        f" (…{PEER[-8:]} serves olmoe 0123, asked is abababababab; …{OTHER[-8:]} serves nothing): {START}"
+        f" (…{PEER[-8:]} serves olmoe 0123, not abababababab; …{OTHER[-8:]} serves nothing): {START}"
     )
+    told = line(strangers={PEER: ["does not speak f32 (wire)"]})
+    assert told == f" (…{PEER[-8:]} does not speak f32 (wire)): {START}"
 
 
 def test_of_thousands_some_are_named() -> None:

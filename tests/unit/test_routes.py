@@ -41,8 +41,14 @@ def punchable(own: Standing, peer: Standing) -> tuple[bool, str]:
     return True, "both NATs let themselves be punched"
 
 
-def tried(own: str, peer: str, *, same_network: bool = False) -> list[Attempt]:
-    return ways(NODES[own], NODES[peer], same_network=same_network, punchable=punchable)
+def tried(own: str, peer: str, *, same_network: bool = False, same_machine: bool = False) -> list[Attempt]:
+    return ways(
+        NODES[own],
+        NODES[peer],
+        same_network=same_network,
+        same_machine=same_machine,
+        punchable=punchable,
+    )
 
 
 @pytest.mark.parametrize("own", NODES)
@@ -71,6 +77,8 @@ def test_two_public_nodes_are_never_relayed() -> None:
 def test_the_same_network_is_dialed_first(peer: str) -> None:
     first = tried("cone", peer, same_network=True)[0]
     assert first == Attempt(Way.DIAL, "both are on the same network")
+    first = tried("cone", peer, same_network=True, same_machine=True)[0]
+    assert first == Attempt(Way.DIAL, "both are on this machine")
 
 
 def test_reasons_say_whose_fault_the_relay_is() -> None:

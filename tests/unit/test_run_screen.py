@@ -67,6 +67,15 @@ def test_a_bare_node_says_what_to_do() -> None:
     assert "Its config names nothing to do" in named
 
 
+def test_it_says_how_others_come() -> None:
+    assert "by themselves" in screen_text(BARE) and "not known yet" in screen_text(BARE)
+    silent = screen_text(replace(BARE, on_lan=False))
+    assert "Others do not find it by themselves: the address goes into their [swarm] peers." in silent
+    here = screen_text(replace(BARE, only_here=True))
+    assert "by this machine alone" in here and "Only nodes on this machine reach it" in here
+    assert "by themselves" not in here and "not known yet" not in here
+
+
 def test_one_line_for_programs() -> None:
     said = json.loads(json.dumps(listening_event(BARE)))
     assert said["event"] == "listening" and said["address"] == BARE.address and said["slices"] == []

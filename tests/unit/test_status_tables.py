@@ -27,9 +27,9 @@ def test_overview_says_what_matters() -> None:
     for words in (
         "kitchen, panal 0.1.0, up 1 h 0 min",
         "paused by hand",
-        "public: 2 peers have had strangers reach this node",
-        "small: 16 cells, 3.2 GB: layers 0-3: experts 0-3",
-        "4.1 GB in RAM: 310.0 MB its own, 3.8 GB of mapped files",
+        "public: uninvited packets arrive: 2 peers had some sent",
+        "small: 16 cells, 3 GiB: layers 0-3: experts 0-3",
+        "3.8 GiB in RAM: 295.6 MiB its own, 3.5 GiB of mapped files",
         "1 online (1 punched), 0 heard, 1 offline",
         "2 of 8 at work, 0 of 64 waiting",
         "24.38",
@@ -43,6 +43,9 @@ def test_peers_and_models() -> None:
     assert (
         "punched" in text and "41.3 ms" in text and "0.2%" in text and "no sign of life for 4 PINGs" in text
     )
+    table, reasons = peers_table(status())
+    assert "no sign of life for 4 PINGs" not in plain([table])
+    assert reasons.title == "offline" and reasons.rows[0][1] == "no sign of life for 4 PINGs"
     text = plain(models_table(status()))
     assert "4 x 8" in text and "0 to 2, mean 1.4" in text and "layer 3: experts 4-7" in text
 
@@ -93,8 +96,8 @@ def test_hostile_names_are_inert(where: str) -> None:
 
 
 def test_amounts() -> None:
-    assert [size(each) for each in (0, 999, 1_000, 48_113.0, 3.2e9, 5e12)] == [
-        "0 B", "999 B", "1.0 kB", "48.1 kB", "3.2 GB", "5.0 TB",
+    assert [size(each) for each in (0, 0.4, 1_000, 1_024, 48_113.0, 3.2e9, 5 << 40)] == [
+        "0 B", "0 B", "1000 B", "1 KiB", "47 KiB", "3 GiB", "5 TiB",
     ]  # fmt: skip
     assert [duration(each) for each in (-3, 59, 60, 3_660, 90_000)] == [
         "0 s", "59 s", "1 min", "1 h 1 min", "1 d 1 h",

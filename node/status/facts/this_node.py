@@ -26,10 +26,10 @@ class Reach(Struct, frozen=True):
     """How this node can be reached, by evidence (relay.reachability).
 
     Attributes:
-        verdict: whether strangers' datagrams arrive.
+        verdict: whether datagrams arrive that it did not ask for; "private" on loopback.
         reason: why, in one line; evidence: what it rests on, a line each.
         mapping, filtering: what a NAT or firewall does.
-        udp: whether UDP gets out at all.
+        udp: whether UDP gets out at all; None while no peer is connected that could tell.
         port_kept: the NAT keeps this node's own port.
         seen_at: where peers see this node, "host:port", the best first.
     """
