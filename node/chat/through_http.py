@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 
@@ -141,7 +140,5 @@ async def _chunks(exchange: _Exchange) -> AsyncIterator[dict[str, Any]]:
 
 
 def _connection(running: RunningNode, seconds: float) -> http.client.HTTPConnection:
-    parts = urlsplit(running.address)
-    if parts.scheme != "http" or parts.hostname is None:
-        raise LocalError(f"{running.address[:80]!r} is no address of a node; start the node again")
-    return http.client.HTTPConnection(parts.hostname, parts.port, timeout=seconds)
+    host, port = running.place()
+    return http.client.HTTPConnection(host, port, timeout=seconds)

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from routing.errors import LocalError
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
@@ -73,8 +74,7 @@ def _change(args: argparse.Namespace, path: str, body: dict[str, Any]) -> int:
     state: dict[str, Any] | None = None
     if running is not None:
         try:
-            told = running.post(path, body)["pause"]
-            state = _SERVES if told is None else told
+            state = _told(running.post(path, body), running.address)
         except NodeSilent:
             pass  # it looks at the file as well
     is_running = True
@@ -83,6 +83,17 @@ def _change(args: argparse.Namespace, path: str, body: dict[str, Any]) -> int:
     told = {name: state[name] for name in _SERVES} | {"running": is_running}
     print(json.dumps(told) if args.json else _words(told))
     return 0
+
+
+def _told(answer: object, address: str) -> dict[str, Any]:
+    """The pause in a node's answer."""
+    state = answer.get("pause", False) if isinstance(answer, dict) else False
+    state = _SERVES if state is None else state
+    if not isinstance(state, dict) or not _SERVES.keys() <= state.keys():
+        raise LocalError(
+            f"the node at {address} tells of its pause otherwise than this panal reads it: start it again"
+        )
+    return state
 
 
 def _in_file(config: NodeConfig, path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def _ask(config: NodeConfig) -> Any:
 
         if is_bare(config):
             raise LocalError(
-                f"no node runs from {config.path.parent}: panal run starts it, -c asks another's"
+                f"no node runs from {config.path.parent}: panal run starts one, -c names another's config"
             )
         path = shlex.quote(str(config.path))
         raise LocalError(f"no node runs from {config.path}: panal run -c {path} starts it")

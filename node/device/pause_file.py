@@ -7,6 +7,7 @@ The running node looks at the file now and then, so that whoever may write it ma
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,9 @@ from routing.errors import LocalError
 from routing.private_file import write_private
 
 MAX_BYTES = 1024
+
+LAST_TIME = float(1 << 36)
+"""Unix time, in the year 4147: clocks and calendars go so far; what is later is damaged."""
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -32,8 +36,9 @@ def read_pause(path: Path) -> HandPause | None:
         LocalError: the file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES)
+        # Not blocking: it may be a FIFO, and the event loop waits for it.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            data = file.read(MAX_BYTES) or b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -41,6 +46,9 @@ def read_pause(path: Path) -> HandPause | None:
     try:
         written = msgspec.json.decode(data, type=_Written)
     except msgspec.DecodeError:
+        return HandPause(0.0, None)
+    times = (written.since, 0.0 if written.until is None else written.until)
+    if not all(0 <= each < LAST_TIME for each in times):
         return HandPause(0.0, None)
     return HandPause(written.since, written.until)
 

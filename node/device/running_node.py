@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,7 +74,7 @@ class RunningNode:
         return self._ask("POST", path, body)
 
     def _ask(self, method: str, path: str, body: object) -> Any:
-        host, port = self._place()
+        host, port = self.place()
         headers = {"Accept": "application/json"} | self.key_headers()
         data = None
         if method != "GET":
@@ -99,11 +100,17 @@ class RunningNode:
         except (ValueError, RecursionError):
             raise LocalError(f"what the node at {self.address} answers to {path} is no JSON") from None
 
-    def _place(self) -> tuple[str, int | None]:
+    def place(self) -> tuple[str, int]:
+        """IP address and port.
+
+        Raises:
+            LocalError: the node's note says neither. Names are no address: the token goes to no host that
+                somebody else may have.
+        """
         try:
             parts = urlsplit(self.address)
-            if parts.scheme == "http" and parts.hostname is not None:
-                return parts.hostname, parts.port
+            if parts.scheme == "http" and parts.hostname is not None and parts.port is not None:
+                return str(ip_address(parts.hostname)), parts.port
         except ValueError:
             pass
         raise LocalError(f"{self.folder.http}: {self.address[:80]!r} is no address; start the node again")

@@ -10,6 +10,7 @@ Rules
    above the base: a busy machine makes single ones longer.
 3. The rate doubles each step until a queue shows; from then on it moves by GAIN times how far the queue is
    off its target. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
+   A queue that has gone one step later was none, but a busy machine: it goes on doubling.
 4. It does not grow while clearly less is sent than it allows.
 """
 
@@ -24,7 +25,9 @@ GAIN = 0.05
 LEAN = 0.15
 """The pair that swings least on lines of 10 to 100 Mbit/s and 5 to 100 ms (test_yielding_rate.py)."""
 
-FIRST_RATE = 256 << 10
+FIRST_RATE = 512 << 10
+"""Bytes a second: the queue of a tenth of a second on a line of 2 Mbit/s, if that is all it carries."""
+
 MIN_RATE = 128 << 10
 """Bytes a second: a megabit is less than any line that calls experts, and a cell arrives some time."""
 
@@ -38,6 +41,10 @@ CATCH_UP_SECONDS = 0.05
 
 AFTER_SLOW_START = 0.5
 """What is kept of the rate at which the queue showed: by then it has been doubled once too often."""
+
+RESUMES = 3
+"""Times that the end of doubling may have been a mistake: where the machine is busy at the wrong moment, the
+rate would start from a tenth of the line and take ten seconds to get there."""
 
 USED = 0.75
 """Of what the rate allows: with less sent, something else sets the pace, and a higher rate would only show
@@ -59,6 +66,8 @@ class YieldingRate:
         self._rate = float(min(FIRST_RATE, most))
         self._lean = 1.0
         self._starting = True
+        self._resumes = RESUMES
+        self._before = 0.0  # the rate at which a queue showed in the step before; 0 if it did not then
         self._bases = [float("inf"), float("inf")]  # of this minute and of the one before
         self._base_since = now
         self._stepped_at = now
@@ -97,7 +106,14 @@ class YieldingRate:
         is_used = self._sent >= USED * self.per_second * passed
         if self._starting and off < 0.5:
             self._starting = False
+            self._before = self._rate
             self._rate *= AFTER_SLOW_START
+        elif self._before:
+            if off >= 0.5 and self._resumes:
+                self._resumes -= 1
+                self._starting = True
+                self._rate = self._before
+            self._before = 0.0
         if off < 0 or is_used:
             self._rate *= 2 if self._starting else 1 + GAIN * off
         self._rate = min(max(self._rate, MIN_RATE), self._most)

@@ -58,8 +58,6 @@ UNSENT_BYTES = SEND_NOTED
 and what waits there could not be held back any more."""
 
 UNSENT_POLL = 0.005
-import os
-LATEST = bool(os.environ.get("LATEST"))
 
 HASHED_PER_SENT = 16
 """Bytes that are read and hashed to make a list of digests count as so many times fewer sent: hashing is that
@@ -172,7 +170,7 @@ class Sender:
         rate = self._rates.get(connection)
         if rate is None:
             rate = self._rates[connection] = YieldingRate(trio.current_time(), most=self._rate)
-        await trio.sleep(rate.delay(size, connection.latest_rtt if LATEST else connection.rtt, trio.current_time()))
+        await trio.sleep(rate.delay(size, connection.rtt, trio.current_time()))
         await self.own_turn(size)
 
     async def own_turn(self, size: int) -> None:

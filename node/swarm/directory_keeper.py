@@ -22,6 +22,7 @@ from routing.errors import LocalError, PeerError
 from routing.exchange import AdvertExchange
 from routing.identity import PeerId
 from routing.libp2p.directory import Directory, Mode
+from routing.not_reached import describe
 from routing.quic.carried import PROTOCOL_ID as DATAGRAMS
 
 log = logging.getLogger("panal.directory")
@@ -158,7 +159,7 @@ class DirectoryKeeper:
         except (PeerError, LocalError) as error:
             if address in self._configured:
                 if self._failures.get(address) != str(error):
-                    log.warning("%s", error if str(address) in str(error) else f"{address}: {error}")
+                    log.warning("%s", describe(str(address), str(error)))
                 self._failures[address] = str(error)
             return
         self._failures.pop(address, None)

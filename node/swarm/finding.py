@@ -24,7 +24,6 @@ from routing.adverts import AdvertTable
 from routing.identity import PeerId
 from routing.lan_peers import LanPeer
 from routing.links import PeerLinks
-from routing.not_reached import describe
 
 log = logging.getLogger("panal.finding")
 
@@ -59,9 +58,6 @@ ALONE_SECONDS = 10.0
 """Without any peer for so long it is said, and again each minute."""
 
 SAY_AGAIN = 60.0
-
-NAMED_FAILURES = 8
-"""Peers named in one line that do not answer."""
 
 QUIET_SECONDS = 5.0
 """From the first connection on, before neighbours are dialed: what shows that strangers get in must come from
@@ -278,14 +274,8 @@ class Finder:
     def _say_alone(self) -> None:
         configured = self._candidates.configured - {self._own_id}
         if configured:
-            failures = list(self._failures().items())[:NAMED_FAILURES]
-            reasons = "; ".join(describe(label, reason) for label, reason in failures)
-            if reasons:
-                log.warning(
-                    "none of the %d peers in [swarm] peers answers (%s); still trying",
-                    len(configured),
-                    reasons,
-                )
+            if self._failures():  # each was said when it failed
+                log.warning("[swarm] peers: nobody answers; still trying")
             else:  # a relay or DHT server of others answers, and knows nobody
                 log.warning("[swarm] peers answer, but no node of this swarm was found through them yet")
         else:

@@ -417,9 +417,13 @@ class SwarmNode:
             return bound(listen.port)
         except LocalError as error:
             if not self.role.any_port:
-                raise
-            log.info("%s: took another one", error)
-            return bound(0)
+                raise LocalError(f"[swarm] listen: {error}") from None
+            endpoint = bound(0)
+            log.info(
+                "UDP %s port %d cannot be had: listening on port %d instead, until [swarm] listen names one",
+                listen.host, listen.port, endpoint.local_address[1],
+            )  # fmt: skip
+            return endpoint
 
     def _make_control(self) -> Control | None:
         swarm = self.place.swarm

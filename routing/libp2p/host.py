@@ -388,11 +388,12 @@ class ControlHost:
     async def _open_listeners(self, host: str, port: int) -> list[trio.SocketListener]:
         try:
             return await open_listeners(host, port, share=self._share_port)
-        except LocalError as error:
+        except LocalError:
             if not self._any_port:
                 raise
             listeners = await open_listeners(host, 0)
-            log.info("%s: took port %d", error, listeners[0].socket.getsockname()[1])
+            own = listeners[0].socket.getsockname()[1]
+            log.info("TCP %s port %d cannot be had: listening on port %d instead", host, port, own)
             return listeners
 
     async def _accept_all(self, listener: trio.SocketListener) -> None:

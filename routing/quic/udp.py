@@ -245,7 +245,7 @@ def _bind_problem(host: str, port: int, error: Exception) -> str:
     where = f"UDP {host} port {port}"
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EADDRINUSE:
-        return f"{where} is in use by another program: stop it or choose another port"
+        return f"{where} is in use by another program or node: stop it or choose another port"
     if number in (errno.EACCES, errno.EPERM):
         return f"{where} may not be used by this user: choose a port above 1023"
     if number == errno.EADDRNOTAVAIL:

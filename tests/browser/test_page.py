@@ -138,7 +138,7 @@ def test_a_thousand_peers_and_six_thousand_cells(stage: tuple[StagedBoard, str],
     page.page.fill("#find", "")
     page.count("#peers tbody tr", 100)
 
-    # a peer that goes keeps its row, at the end, with the focus and what was opened in it
+    # a peer that goes and comes keeps its row, wherever it moves, with the focus and what was opened in it
     first.focus()
     page.page.keyboard.press("Enter")
     peers[0] = offline("peer 0000", reason="no sign of life for 4 PINGs")
@@ -149,6 +149,11 @@ def test_a_thousand_peers_and_six_thousand_cells(stage: tuple[StagedBoard, str],
     assert page.asks("() => document.activeElement.textContent") == "peer 0000"
     page.count("#peers tbody tr:last-child.detail", 1)
     page.shows("#peers-count", "49 online of 50")
+    peers[0] = msgspec.structs.replace(peers[1], id=peers[0].id, name="peer 0000")
+    board.show(status(peers=peers[:50], models=[big]))
+    page.has("#peers tbody tr:first-child button", "peer 0000")
+    assert page.asks("() => document.activeElement.textContent") == "peer 0000"
+    page.count("#peers tbody tr:nth-child(2).detail", 1)
 
 
 def test_the_honeycomb_by_keyboard_and_by_pointer(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:

@@ -73,6 +73,14 @@ def test_it_fills_a_line_and_keeps_its_queue_short(per_second: float, base: floa
     assert queues[int(len(queues) * 0.95)] < 4 * TARGET_SECONDS
 
 
+@pytest.mark.parametrize(("per_second", "base"), [(6.25e6, 0.04), (6.25e6, 0.08), (12.5e6, 0.02)])
+def test_a_busy_machine_does_not_end_the_beginning(per_second: float, base: float) -> None:
+    for seed in range(5):
+        line, rate = Line(per_second, base, busy=8, rng=random.Random(seed)), YieldingRate(0.0, most=100e6)
+        line.run(rate, 0.0, 6.0)
+        assert line.sent >= 0.75 * per_second * 6  # a third where the first noise is taken for a queue
+
+
 def test_it_makes_room_for_others_and_comes_back() -> None:
     line, rate = Line(6.25e6, 0.04), YieldingRate(0.0, most=100e6)
     line.run(rate, 0.0, 10.0)
