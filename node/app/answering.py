@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 
@@ -18,6 +19,8 @@ from node.decode.not_covered import NotCovered
 from node.gateway.backbone_speaker import BackboneSpeaker
 from node.gateway.chat_template import ChatTemplate
 from node.gateway.speaker import NotReady, Speaker
+from node.model.gguf.split import open_model
+from node.model.store import Store
 from node.serve.cells import Cells
 from node.swarm.node import SwarmNode
 
@@ -51,6 +54,21 @@ class AnsweringPart:
     def is_wanted(self) -> bool:
         """Whether the config has a backbone."""
         return self._config.backbone is not None
+
+    def check(self) -> None:
+        """Look whether the model is there, before anybody is told where its API is.
+
+        Raises:
+            LocalError: its file cannot be read, or the store does not have it.
+        """
+        if self._config.backbone is None:
+            return
+        model = self._config.backbone.model
+        if model.path is None:
+            assert model.model_id is not None
+            Store(self._config.store).get(model.model_id)
+        elif not os.access(model.path, os.R_OK):
+            open_model(model.path)  # which says why
 
     def standing(self) -> Speaker | NotReady:
         """Who answers now, or why nobody does."""

@@ -25,7 +25,7 @@ from itertools import count
 
 from node.decode.backbone import Backbone, SequenceLost
 from node.decode.continuous.places import Places
-from node.decode.continuous.schedule import RoundRobin, Turns, window
+from node.decode.continuous.schedule import RoundRobin, Turns, to_swap, window
 from node.decode.guessed_pass import GuessedPass
 from node.decode.ledger import PassDone
 from node.decode.members import CacheFull, Choice, Made, Member, Part, Pass
@@ -118,6 +118,7 @@ class Batch:
         most = self._most(len(tokens), limit)
         member = Member(next(self._numbers), sequence, tokens, sampler, most, user)
         member.computed = member.cached = kept
+        member.missed = min((each.missed for each in self.members), default=0)
         self.members.append(member)
         self.members.sort(key=lambda each: each.sequence)
         return member
@@ -300,11 +301,26 @@ class Batch:
             member.sequence = moved.get(member.sequence, member.sequence)
         self.members.sort(key=lambda each: each.sequence)
         writers.sort(key=lambda each: each.sequence)
+        self._change_ends(writers)
         self._passes += 1
         taken = window([self._passes - each.written for each in writers], self._backbone.most_rows)
-        for index in taken:
-            writers[index].written = self._passes
+        for index, member in enumerate(writers):
+            if index in taken:
+                member.written = self._passes
+            else:
+                member.missed += 1
         return [Part(writers[index], len(writers[index].tokens)) for index in taken]
+
+    def _change_ends(self, writers: list[Member]) -> None:
+        """Those at the ends are in fewer passes than those in the middle: now and then they change places."""
+        pair = to_swap([member.missed for member in writers], self._backbone.most_rows)
+        if pair is None:
+            return
+        one, other = (writers[index] for index in pair)
+        if self.places.swap(one.sequence, other.sequence):
+            one.sequence, other.sequence = other.sequence, one.sequence
+            for members in (self.members, writers):
+                members.sort(key=lambda each: each.sequence)
 
     def _shared(self, readers: list[Member], writers: list[Member]) -> Pass:
         """A pass of up to a graph's rows: one of each who writes, in turn, then of those who read."""

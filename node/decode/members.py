@@ -21,7 +21,7 @@ class Member:
         computed: tokens whose keys and values are in the cache.
         cached: tokens of the prompt that were found there.
         begun: its prompt is being read, or is read.
-        written: the batch's pass in which it wrote last.
+        written: the batch's pass in which it wrote last; missed: how many it was not in, of those who write.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Member:
         self.cached = 0
         self.begun = False
         self.written = 0
+        self.missed = 0
 
     @property
     def is_full(self) -> bool:

@@ -44,7 +44,8 @@ class HttpDoor:
     """One listener; `await nursery.start(door.run)`, once.
 
     Attributes:
-        host, port: where it listens; bound: both; address: the same as text; url: for a browser.
+        host, port: where it listens; bound: both; address: the same as text; url: for a browser
+            of this machine.
         most_connections: that were open at once so far.
     """
 
@@ -59,7 +60,9 @@ class HttpDoor:
         self.host: str = host
         self.bound: tuple[str, int] = (host, self.port)
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
-        self.url = f"http://{self.address}"
+        # "Every address" is none that a browser goes to, or that a Host names.
+        reached = {"0.0.0.0": f"127.0.0.1:{self.port}", "::": f"[::1]:{self.port}"}
+        self.url = f"http://{reached.get(host, self.address)}"
         self._router = Router(redirect_slashes=False)
         hosts = KnownHosts(settings.hosts)
         self._behind = Behind(Guard(hosts, settings.keys), self._router, Bodies())

@@ -1,9 +1,9 @@
 """Digests of bytes that come in chunks: each chunk can be proven as it arrives. Pure.
 
-The digest of up to CHUNK_BYTES is their BLAKE3. The digest of more is BLAKE3 over the *list*: the BLAKE3
-digests of its chunks, one after another; the last chunk may be shorter. So who knows a digest can check a
-list that somebody sends, and with the list each chunk. How many bytes there are says which of the two it is;
-the number must come from where the digest comes from.
+The digest of up to CHUNK_BYTES is their BLAKE3. The digest of more is that of the *list*: the BLAKE3 digests
+of its chunks, one after another; the last chunk may be shorter. So who knows a digest can check a list that
+somebody sends, and with the list each chunk. Lists are hashed by BLAKE3's key derivation with a context of
+their own: no bytes have the digest of a list.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from collections.abc import Iterable
 from blake3 import blake3
 
 DIGEST_BYTES = 32
+
+LIST_CONTEXT = "panal 2026-11-30 list of chunks"
+"""Tells lists from bytes (BLAKE3's derive_key mode)."""
 
 CHUNK_BYTES = 256 << 10
 """What a source of wrong bytes can send before it is found out, and what a killed fetch may lose: 40 ms at 50
@@ -47,12 +50,16 @@ def list_bytes(n_bytes: int) -> int:
 
 def list_proves(data: memoryview, digest: bytes) -> bool:
     """Whether a list is the one that a digest was made of."""
-    return blake3(data).digest() == digest
+    return _list_digest(data) == digest
 
 
 def chunk_proves(data: memoryview, digest: bytes) -> bool:
     """Whether a chunk is the one that an entry of a list was made of."""
     return blake3(data).digest() == digest
+
+
+def _list_digest(data: bytes | memoryview) -> bytes:
+    return blake3(data, derive_key_context=LIST_CONTEXT).digest()
 
 
 class ContentHasher:
@@ -80,7 +87,7 @@ class ContentHasher:
 
     def digest(self) -> bytes:
         """The digest of all until now."""
-        return blake3(self.list()).digest() if self._list else self._chunk.digest()
+        return _list_digest(self.list()) if self._list else self._chunk.digest()
 
     def _end_chunk(self) -> None:
         self._list += self._chunk.digest()

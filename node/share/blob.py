@@ -86,7 +86,7 @@ class Blob:
         number = self.part_of(unit)
         part = self.parts[number]
         if not list_bytes(part.size):
-            return list_proves(data, part.digest)
+            return chunk_proves(data, part.digest)
         at = (unit - int(self._first_unit[number])) * DIGEST_BYTES
         return chunk_proves(data, lists[number][at : at + DIGEST_BYTES])
 

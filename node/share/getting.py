@@ -19,6 +19,7 @@ import trio
 
 from node.engine import library as llama
 from node.importing import Progress
+from node.model.gguf.errors import GGUFError
 from node.model.manifest import Manifest
 from node.model.store import SHORT_ID, Store, StoredModel, StoreError
 from node.ranges import Ranges
@@ -247,7 +248,10 @@ class _Getting:
         await self._fetch(first, 0)
         if not files.has_metadata:
             raise PeerError(f"model {got.model_id[:SHORT_ID]}: nobody gave its metadata{self._why()}")
-        said = await trio.to_thread.run_sync(files.metadata, manifest)
+        try:
+            said = await trio.to_thread.run_sync(files.metadata, manifest)
+        except GGUFError as error:
+            raise PeerError(f"{', '.join(got.metadata_from)} sent what is no metadata: {error}") from None
         await trio.to_thread.run_sync(files.add_trunk, download, manifest, said, self._look)
 
     def _slices(self, manifest: Manifest) -> list[SliceDownload]:

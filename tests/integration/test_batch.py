@@ -11,6 +11,7 @@ import pytest
 
 from node.decode.backbone import SequenceLost
 from node.decode.batch import Batch
+from node.decode.continuous.schedule import MOST_MISSED
 from node.decode.ledger import PassDone
 from node.decode.members import Member
 from node.decode.session import Session
@@ -88,6 +89,32 @@ def test_each_gets_what_it_would_get_alone(parts: Parts, sampling: SamplingSetti
     rows = [done.rows for done in passes[9:]]
     assert rows[:7] == [7] * 7 and sum(rows) == 9 * (LIMIT - 1) and all(done.decoding for done in passes[9:])
     assert sum(done.tokens for done in passes) == 9 * LIMIT
+
+
+def test_nobody_is_left_behind(parts: Parts) -> None:
+    # Eight where seven rows are a pass: the two at the ends are in every other one, and change places.
+    model = parts("demo")
+    limit = 60
+    prompts = [model.tokens(4 + number, seed=number) for number in range(8)]
+    passes: list[PassDone] = []
+    with (
+        model.backbone(n_ctx=128, n_sequences=9, own_caches=True) as backbone,
+        samplers(model, DRAWN) as make,
+    ):
+        batch = Batch(backbone, slots=8, places=9, on_pass=passes.append)
+        members = [batch.add(prompt, make(), limit) for prompt in prompts]
+        found: dict[Member, list[int]] = {}
+        while batch.members:
+            for member, token in batch.step():
+                found.setdefault(member, []).append(token)
+                if member.is_full:
+                    batch.remove(member)
+            lengths = [len(found[member]) for member in batch.members if member in found]
+            assert max(lengths, default=0) - min(lengths, default=0) <= MOST_MISSED + 2
+    rows = [done.rows for done in passes[8:]]
+    assert sum(rows) == 8 * (limit - 1) and len(rows) <= 8 * (limit - 1) / 7 + MOST_MISSED
+    for member, prompt in zip(members, prompts, strict=True):
+        assert found[member] == alone(model, prompt, DRAWN, limit)
 
 
 def test_sequences_come_and_go(parts: Parts) -> None:

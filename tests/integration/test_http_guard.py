@@ -216,6 +216,7 @@ def test_beyond_loopback_only_with_a_key() -> None:
         HttpDoor(DoorSettings(("0.0.0.0", 0)))
     door = OpenDoor(Shop().routes(), DoorSettings(("0.0.0.0", 0), keys=ApiKeys({"a": KEY})))
     with door:
+        assert door.door.url == f"http://127.0.0.1:{door.door.port}"
         assert door.ask(f"GET / HTTP/1.1\nAuthorization: Bearer {KEY}").status == 200
         assert door.ask("GET / HTTP/1.1").status == 401
 

@@ -123,24 +123,29 @@ TOUR: dict[str, list[Step]] = {
             "fetcher",
             "panal slice get {stem} --layers 0-1 -c node.toml",
         ),
-        Step("panal slice ls", "fetcher", says="{stem}"),
+        Step("panal slice ls -c node.toml", "fetcher", says="complete"),
     ],
     "Your device stays yours": [
-        Step("panal pause --for 2h", "own", says="paused"),
-        Step("panal resume", "own"),
+        Step("panal pause --for 2h -c node.toml", "server", says="paused"),
+        Step("panal resume -c node.toml", "server"),
         Step(
             'panal init --serve MODEL.gguf --memory 6GiB --idle-only --schedule "mon-fri 22:00-07:00"',
             "own",
             'panal init --serve {model} --memory 6GiB --idle-only --schedule "mon-fri 22:00-07:00"',
         ),
-        Step("panal service install", "own", "panal service install --dry-run -c node.toml", '"run" "-c"'),
-        Step("panal doctor", "own", says="panal"),
+        Step(
+            "panal service install -c node.toml",
+            "own",
+            "panal service install --dry-run -c node.toml",
+            '"run" "-c"',
+        ),
+        Step("panal doctor -c node.toml", "server", says="peer-1"),
     ],
     "Faster: fewer trips": [
         Step(
             "panal home plan MODEL.gguf --memory 4GiB --text my.txt",
             "home",
-            "panal home plan {model} --memory 3MiB --text {text} --seconds 1",
+            "panal home plan {model} --memory 3MiB --text {text} --seconds 4",
             "trips",
         ),
         Step(
@@ -151,13 +156,13 @@ TOUR: dict[str, list[Step]] = {
         Step(
             "panal home plan -c node.toml --text my.txt",
             "home",
-            "panal home plan -c node.toml --text {text} --seconds 1",
+            "panal home plan -c node.toml --text {text} --seconds 4",
             "trips",
         ),
         Step(
             "panal home plan MODEL.gguf -o plan.json",
             "server",
-            "panal home plan {model} --seconds 1 -o plan.json",
+            "panal home plan {model} --seconds 4 -o plan.json",
         ),
         Step(
             "panal home use plan.json -c node.toml", "home", "panal home use {server}/plan.json -c node.toml"

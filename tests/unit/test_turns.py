@@ -6,7 +6,7 @@ import pytest
 
 from node.decode.continuous.admission import LEAST_RETRY, MOST_RETRY, UNKNOWN_RETRY, WaitingRoom
 from node.decode.continuous.rate import WINDOW, Rate
-from node.decode.continuous.schedule import MOST_USERS, RoundRobin, Turns, window
+from node.decode.continuous.schedule import MOST_MISSED, MOST_USERS, RoundRobin, Turns, to_swap, window
 
 
 def test_reading_and_writing_take_turns_by_time() -> None:
@@ -82,6 +82,16 @@ def test_passes_are_full_and_everybody_is_in_one(count: int, passes: list[range]
         taken = window(waited, 7)
         assert taken == expected
         waited = [0 if index in taken else each + 1 for index, each in enumerate(waited)]
+
+
+def test_the_ends_change_places() -> None:
+    assert to_swap([0] * 8, 7) is None
+    assert to_swap([], 7) is None and to_swap([99, 0], 7) is None  # all are in every pass
+    missed = [MOST_MISSED - 1, *[0] * 6, MOST_MISSED]
+    assert to_swap(missed, 7) == (7, 1)
+    # Who is in the middle now is not moved again, however much it has missed.
+    assert to_swap([0, 99, 5, 4, 5, 5, 5, 3], 7) is None
+    assert to_swap([99, *[0] * 13], 7) is None  # nobody is in more passes
 
 
 def test_one_user_does_not_keep_others_waiting() -> None:

@@ -106,15 +106,26 @@ class Places:
             raise EngineError(f"{len(self.pasts)} places: no room to bring {len(wanted)} sequences together")
         where = {slot: slot for slot in self._taken}
         for source, target in moves:
-            self._copy_cache(source, target)
-            self._context.remove(source, 0)
-            self.pasts[target], self.pasts[source] = self.pasts[source], Past()
-            self._used[target], self._used[source] = self._used[source], 0
+            self._move(source, target)
             for slot, now in where.items():
                 if now == source:
                     where[slot] = target
         self._taken = set(where.values())
         return {slot: now for slot, now in where.items() if slot != now}
+
+    def swap(self, one: int, other: int) -> bool:
+        """Two in use change places; False if there is none free to go by."""
+        free = self._free()
+        if free:
+            for source, target in ((one, free[0]), (other, one), (free[0], other)):
+                self._move(source, target)
+        return bool(free)
+
+    def _move(self, source: int, target: int) -> None:
+        self._copy_cache(source, target)
+        self._context.remove(source, 0)
+        self.pasts[target], self.pasts[source] = self.pasts[source], Past()
+        self._used[target], self._used[source] = self._used[source], 0
 
     def _free(self) -> list[int]:
         """Places nobody has, in the order in which they are to be given up."""

@@ -15,6 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 READING_SHARE = 0.5
 """Share of the time that prompts have at least while others write: a prompt takes twice as long at most."""
 
+MOST_MISSED = 16
+"""Passes that one may miss more than another before they change places: three copies of caches, a few per
+cent of as many passes."""
+
 MOST_USERS = 1024
 """Users whose last turn is remembered; a forgotten one is taken for new, which costs others one turn."""
 
@@ -72,11 +76,30 @@ def window(waited: Sequence[int], most: int) -> range:
     Args:
         waited: passes that each has waited for.
     """
-    count = len(waited)
+    first = max(range(len(waited)), key=lambda index: waited[index], default=0)
+    windows = _windows(len(waited), most)
+    return next((each for each in windows if first in each), windows[0])
+
+
+def to_swap(missed: Sequence[int], most: int) -> tuple[int, int] | None:
+    """Two that had better change places: one at an end, which is in fewer passes, and one in the middle.
+
+    Args:
+        missed: passes that each was not in.
+    """
+    windows = _windows(len(missed), most)
+    seen = [sum(index in each for each in windows) for index in range(len(missed))]
+    if not seen or min(seen) == max(seen):
+        return None
+    behind = max((i for i, times in enumerate(seen) if times == min(seen)), key=lambda index: missed[index])
+    ahead = min((i for i, times in enumerate(seen) if times == max(seen)), key=lambda index: missed[index])
+    return (behind, ahead) if missed[behind] - missed[ahead] >= MOST_MISSED else None
+
+
+def _windows(count: int, most: int) -> list[range]:
+    """So few that each is in one, spread evenly."""
     if count <= most:
-        return range(count)
+        return [range(count)]
     passes = -(-count // most)
-    first = max(range(count), key=lambda index: waited[index])
     starts = [number * (count - most) // (passes - 1) for number in range(passes)]
-    start = next(each for each in starts if each <= first < each + most)
-    return range(start, start + most)
+    return [range(start, start + most) for start in starts]
