@@ -47,7 +47,7 @@ def run_interruptible(main: Callable[[], Awaitable[T]], on_interrupt: Callable[[
     async def outer() -> T | None:
         async def watch() -> None:
             nonlocal interrupted, hard_end
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(*_ends()) as signals:
                 if not noted:
                     async for _ in signals:
                         break
@@ -119,9 +119,18 @@ def run_blocking(work: Callable[[], T], on_interrupt: Callable[[], None] | None 
     return results[0].unwrap()
 
 
+def _ends() -> list[signal.Signals]:
+    """Signals that end a command in good order: Ctrl-C, `kill`, and that its terminal was closed, unless who
+    started it wants it to outlive that (nohup)."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        found.append(signal.SIGHUP)
+    return found
+
+
 @contextmanager
 def _noted() -> Iterator[list[int]]:
-    """The interrupts that come meanwhile, in a list: none of them strikes. SIGTERM is one, too.
+    """The interrupts that come meanwhile, in a list: none of them strikes. All of `_ends` are such.
 
     Raises:
         KeyboardInterrupt: one came before, and was lost on its way.
@@ -135,7 +144,7 @@ def _noted() -> Iterator[list[int]]:
         sigint.note()
 
     # SIGINT first and given back last, so that nothing strikes between two of these.
-    ours = [signal.SIGINT, signal.SIGTERM]
+    ours = _ends()
     striking = [n for n in signal.valid_signals() if signal.getsignal(n) is signal.default_int_handler]
     before = {number: signal.getsignal(number) for number in (*striking, *ours)}
     try:

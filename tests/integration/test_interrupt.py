@@ -20,7 +20,13 @@ ROOT = Path(__file__).parent.parent.parent
 BOUND = 3.0  # seconds
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_while_the_decoding_thread_waits(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.integration.interrupted_decode", str(tmp_path / "store")],
