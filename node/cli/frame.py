@@ -67,7 +67,7 @@ Two machines. On the one that serves experts (it prints its address):
 On the one that asks:
   panal init --model MODEL.gguf --peer /ip4/.../udp/4190/quic-v1/p2p/12D3...
   panal generate -c node.toml -p "Once upon a time"
-  panal run -c node.toml         page and OpenAI-compatible API at http://127.0.0.1:4190
+  panal run -c node.toml         page and OpenAI-compatible API, at the address it prints
   panal chat -c node.toml
 
 On one network they find each other without --peer; elsewhere one address of the swarm is enough.
