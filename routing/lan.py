@@ -279,11 +279,7 @@ def _own_addresses(host: str) -> tuple[Sequence[str], Sequence[str]]:
     Loopback counts only where the node listens there, or there is nothing else: for nodes that share one
     machine without a network.
     """
-    import ifaddr
-
-    every = {
-        ip.ip if isinstance(ip.ip, str) else ip.ip[0] for each in ifaddr.get_adapters() for ip in each.ips
-    }
+    every = _every_address()
     anywhere = host in ("0.0.0.0", "::")
     loopback = all(map(_is_loopback, every)) if anywhere else _is_loopback(host)
     usable = [each for each in every if _is_loopback(each) == loopback]
@@ -292,6 +288,20 @@ def _own_addresses(host: str) -> tuple[Sequence[str], Sequence[str]]:
     if host == "0.0.0.0":
         announced = [each for each in announced if ":" not in each]
     return sorted(interfaces), sorted(announced)
+
+
+def _every_address() -> set[str]:
+    """Of all interfaces of this machine."""
+    import ifaddr
+
+    return {
+        ip.ip if isinstance(ip.ip, str) else ip.ip[0] for each in ifaddr.get_adapters() for ip in each.ips
+    }
+
+
+def is_off_every_network() -> bool:
+    """Whether no interface of this machine but loopback has an address."""
+    return all(map(_is_loopback, _every_address()))
 
 
 def _is_loopback(host: str) -> bool:

@@ -35,9 +35,9 @@ from scripts.bench.engine_model import Shape, make
 from tests.served import address_of, listening
 
 SHAPE = Shape(
-    layers=2, embd=512, ff=512, experts=4, used=2, heads=4, kv_heads=4, head_size=128, vocab=1024, context=256
+    layers=2, embd=512, ff=768, experts=4, used=2, heads=4, kv_heads=4, head_size=128, vocab=1024, context=256
 )
-"""Experts of 513 KB, three chunks each: 4 MB of them, and a trunk of 3 MB."""
+"""Experts of 765 KB, three chunks each: 6 MB of them, and a trunk of 3 MB."""
 
 FAST = 1e9  # bytes a second: as if there were no bound
 

@@ -79,6 +79,7 @@ async def run_node(
                 at_home(serving.cells)
 
         answering = AnsweringPart(config, on_ready=on_ready_to_answer)
+        answering.check()
         role = Role(
             serves=True,
             offered=serving.offered,

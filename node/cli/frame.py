@@ -89,8 +89,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print one line and leave with EXIT_USAGE."""
         line = " ".join(message.split())
+        if line.endswith("required: COMMAND"):
+            line += f", one of {', '.join(self._commands())}"
         _tell(f'{self.prog}: {line}; see "{self.prog} --help"')
         self.exit(EXIT_USAGE)
+
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Leave because of arguments that it does not know."""
+        import difflib
+        import re
+
+        line = f"unrecognized arguments: {' '.join(unknown)}"
+        flags = set(re.findall(r"--[a-z][a-z-]*", self.format_help()))
+        alike = difflib.get_close_matches(unknown[0].partition("=")[0], flags, 1)
+        self.error(f"{line} (did you mean {alike[0]}?)" if alike else line)
+
+    def _commands(self) -> list[str]:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return list(action.choices)
+        return []
 
 
 class _Version(argparse.Action):
@@ -124,7 +143,9 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     _mend_streams()
     try:
         try:
-            args = build_parser().parse_args(argv)
+            args, unknown = build_parser().parse_known_args(argv)
+            if unknown:
+                cast(Parser, args.parser).refuse(unknown)
             # What matters to the user is the command's own output; `run` opens a log of its own.
             logging.getLogger("panal").addHandler(_log_handler())
             code: int = args.run(args)

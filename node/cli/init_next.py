@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import shlex
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from routing.errors import LocalError, PeerError
 if TYPE_CHECKING:
     from node.config import NodeConfig
     from relay.netcheck import Report
+    from routing.multiaddr import ListenAddress
 
 CHECK_SECONDS = 15.0
 """For a check while somebody sits there: what is not known by then `panal run` finds out, and tells."""
@@ -51,6 +54,17 @@ def check_reach(path: Path) -> None:
     print(f"{summary(report)}.")
 
 
+def is_taken(listen: ListenAddress) -> bool:
+    """Whether something on this machine listens there now."""
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((listen.host, listen.port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
 def next_step(config: NodeConfig, place: str) -> str:
     """The commands that come next.
 
@@ -62,7 +76,7 @@ def next_step(config: NodeConfig, place: str) -> str:
     path = shlex.quote(str(config.path))
     own = config.path == default_config()
     start = "panal run" if own else f"panal run -c {path}"
-    lines = []
+    lines: list[str] = []
     relays = config.relay.table.serve
     only_here = ipaddress.ip_address(config.swarm.listen.host).is_loopback and not relays
     if config.serve or relays:
@@ -71,10 +85,13 @@ def next_step(config: NodeConfig, place: str) -> str:
         begun = f"start it, with {ports} open, and put its address into the peers of other nodes"
         if only_here:
             begun = "start it, and put its address into the peers of other nodes on this machine"
+        if is_taken(config.swarm.listen):
+            lines += [f"UDP port{number} is in use now: if not by this node, choose another one (--listen)."]
         lines += [f"Next: {begun}:", f"  {start}"]
         if own and sys.platform.startswith(("linux", "darwin")):
             lines += ["or have it start by itself:", "  panal service install"]
     if config.backbone is not None:
+        lines += [""] if lines else []
         lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
         if own and not config.serve:
             lines += ["or have a page and an API for it:", f"  {start}"]

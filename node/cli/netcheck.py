@@ -185,7 +185,18 @@ async def _look_elsewhere(
                 found = [*found, *remembered_peers(remembered, swarm, endpoint, [*heard, *named])]
             finally:
                 remembered.close()
-    return [lan], found
+    return [*_network(), lan], found
+
+
+def _network() -> list[Check]:
+    """The obvious, where it is all there is to say."""
+    from relay.netcheck import Check, Status
+    from routing.lan import is_off_every_network
+
+    if not is_off_every_network():
+        return []
+    detail = "no interface of this machine but loopback has an address"
+    return [Check("network", Status.FAIL, detail, "connect it to a network")]
 
 
 async def _refuse(stream: ByteStream, _: object) -> None:

@@ -107,7 +107,7 @@ def _screen(running: Running) -> Screen:
         relay=running.relay,
         url=running.url,
         model=running.model,
-        paused=state.text if state.paused else "",
+        paused=f"{state.text}; panal resume ends it" if state.by_hand else state.text,
         config=None if is_bare(config) else config.path,
         version=version("panal"),
     )

@@ -26,7 +26,7 @@ class Screen:
         reach: how others reach it, in words; "" if it is not known yet.
         url: of its page and API; "" without.
         model: what the API calls the backbone's model; "" without one.
-        paused: why it does not serve now; "" if it does.
+        paused: why it does not serve now, and what to do; "" if it does.
         config: the file; None for a node without one.
     """
 
@@ -71,7 +71,7 @@ def screen_text(screen: Screen) -> str:
     reach = "by this machine alone" if screen.only_here else screen.reach
     rows.append(("reached", reach or "not known yet; panal status tells, panal netcheck says why"))
     if screen.paused:
-        rows.append(("paused", f"{screen.paused}; panal resume"))
+        rows.append(("paused", screen.paused))
     rows.append(("config", str(screen.config) if screen.config else "none"))
     lines = [f"{name:<8} {text}" for name, text in rows]
     return "\n".join([*lines, *_next_steps(screen)])

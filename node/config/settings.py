@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from node.config.shape import DEFAULT_SHARE_RATE, Backend, Combine, Draft, RelayTable, Wire
-from node.device.schedule import Schedule
+from node.device.schedule import ALWAYS, Schedule
 from node.ranges import Ranges
 from node.sizes import MemoryBudget
 from routing.control_address import ControlAddress
@@ -206,7 +206,7 @@ class DeviceConfig:
         idle_only: it serves only while nobody else uses it (node.device.device_use).
     """
 
-    schedule: Schedule = Schedule()
+    schedule: Schedule = ALWAYS
     idle_only: bool = False
 
 

@@ -69,6 +69,11 @@ class _PrivateFile(RotatingFileHandler):
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Of a full disk nothing is said: it would be a traceback for each line, and stderr has the line."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
 
 def set_up(mode: Mode | None = None) -> None:
     """Log to stderr from now on.

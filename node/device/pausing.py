@@ -88,12 +88,12 @@ class Pausing:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look at clock, file and system until cancelled."""
         async with trio.open_nursery() as nursery:
-            if self._device.idle_only:
-                await nursery.start(self._watch_use)
             self._look()
             self._on_change(self._state)
             if self._state.paused:
                 log.info("paused: %s", self._state.text)
+            if self._device.idle_only:
+                await nursery.start(self._watch_use)
             task_status.started()
             while True:
                 await trio.sleep(LOOK_SECONDS)

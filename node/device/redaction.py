@@ -85,7 +85,8 @@ class Redactor:
     def text(self, text: str) -> str:
         """A text without what must not be told."""
         for secret in self._secrets:
-            text = text.replace(secret, self._name("key", secret))
+            if secret in text:
+                text = text.replace(secret, self._name("key", secret))
         text = _PEM.sub(lambda found: self._name("key", found[0]), text)
         text = _INVITE.sub(lambda found: self._name("invitation", found[0]), text)
         text = _ASSIGNED.sub(lambda found: f'{found["before"]}"{LEFT_OUT}"', text)

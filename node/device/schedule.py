@@ -122,6 +122,9 @@ class Schedule:
             yield moment
 
 
+ALWAYS = Schedule()
+
+
 def _minute(hour: str, minute: str, text: str) -> int:
     found = int(hour) * 60 + int(minute)
     if int(minute) > 59 or found > DAY_MINUTES:

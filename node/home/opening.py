@@ -72,7 +72,7 @@ class HomeChoice:
         )
         told = f"at home: {held or 'nothing'} ({size_text(self.n_bytes)})"
         if self.predicted is not None:
-            told += f", {self.predicted:.2f} trips per layer and token expected"
+            told += f", {self.predicted:.2f} trips per layer and token on the plan's text"
         if self.by == "default order":
             told += f"; not measured yet: `{self.plan_command}` finds the best ones"
         if self.lacking:

@@ -25,6 +25,9 @@ from node.http.refusals import Refusal
 MAX_BODY_BYTES = 16 << 20
 """Of a request: past every prompt there is; the longest contexts are some 5 MB of text."""
 
+_ONCE = (b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"authorization")
+"""They say who asks: who sends two of one says two things."""
+
 _WEB_SCHEMES = ("http", "https")
 _URL = re.compile(r"https?://([^/?#]+)(/.*)?")
 
@@ -79,6 +82,9 @@ class Guard:
         Raises:
             Refusal: it may not be.
         """
+        names = [name for name, _ in head.headers]
+        if any(names.count(name) > 1 for name in _ONCE):
+            raise Refusal(400, "a header that says who asks came twice", code="bad_header")
         authority, path = self._target(head)
         self._check_origin(head, authority)
         key = self._key(head)
@@ -138,6 +144,9 @@ class Guard:
 
     def _check_size(self, head: Head) -> None:
         length = head.header(b"content-length")
+        if length is not None and head.header(b"transfer-encoding") is not None:
+            # Some proxies go by the one, some by the other, and find the next request in different places.
+            raise Refusal(400, "Content-Length and Transfer-Encoding do not go together", code="bad_header")
         if length is not None and int(length) > MAX_BODY_BYTES:  # h11 lets nothing but digits through
             raise too_large()
 

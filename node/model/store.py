@@ -101,8 +101,9 @@ class Store:
         """
         found = [folder for folder in self._folders() if folder.name.startswith(name)]
         if len(name) < MIN_PREFIX or not found:
+            few = f", and of an id {MIN_PREFIX} digits or more are needed" if len(name) < MIN_PREFIX else ""
             raise StoreError(
-                f"{name}: no such model in {self.root}; `panal model import FILE` puts one there"
+                f"{name}: no such model in {self.root}{few}; `panal model import FILE` puts one there"
             )
         if len(found) > 1:
             raise StoreError(f"{name}: {len(found)} models in {self.root} begin so; give more digits")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import trio
 
 from node.decode.live_backbone import COVER_SECONDS, REACH_SECONDS
-from node.model.store import SHORT_ID
+from node.model.store import MIN_PREFIX, SHORT_ID
 from node.share.finding import Offers
 from node.share.share_list import is_meant
 from node.sizes import size_text
 from node.swarm.node import SwarmNode
 from routing.errors import LocalError, PeerError
+from routing.not_reached import describe, short
 from routing.wire.model_list import Metadata, Offer
 
 GATHER_SECONDS = 1.0
@@ -20,6 +22,8 @@ GATHER_SECONDS = 1.0
 
 LOOK_SECONDS = 0.1
 """Between looks for offers."""
+
+_SHORT = re.compile(rf"[0-9a-f]{{1,{MIN_PREFIX - 1}}}")
 
 
 async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str, str]:
@@ -84,7 +88,7 @@ def agreed_metadata(offers: Offers, model_id: str, wanted: str) -> tuple[Metadat
 def patience(node: SwarmNode, offers: Offers) -> float:
     """Seconds to wait without anything new: longer while peers are being looked for or dialed."""
     links = node.links
-    may_come = node.is_looking or any(links.find(peer_id) is None for peer_id in links.wanted)
+    may_come = node.is_looking or any(map(links.is_under_way, links.wanted))
     return REACH_SECONDS if may_come or offers.is_asking else COVER_SECONDS
 
 
@@ -103,11 +107,14 @@ def _nobody(node: SwarmNode, offers: Offers, what: str) -> str:
         {f"{offer.name} ({offer.model_id[:SHORT_ID]})" for each in offers.by_peer.values() for offer in each}
     )
     if told:
-        return f"{what}: nobody gives it; there are {', '.join(told)}"
+        rule = f"; of an id give {MIN_PREFIX} digits or more" if _SHORT.fullmatch(what) else ""
+        return f"{what}: nobody gives it; there are {', '.join(told)}{rule}"
     reasons = offers.reasons | node.failures()
-    why = "; ".join(f"{peer}: {reason}" for peer, reason in reasons.items())
+    why = [describe(peer, reason) for peer, reason in reasons.items()]
+    if offers.by_peer:
+        why.append(f"{', '.join(map(short, offers.by_peer))} shared none (`panal model share` there does)")
     return f"{what}: nobody gives any model: " + (
-        why or "no peer was found; --peer ADDRESS names one (`panal run` there prints it)"
+        "; ".join(why) or "no peer was found; --peer ADDRESS names one (`panal run` there prints it)"
     )
 
 

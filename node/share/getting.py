@@ -19,6 +19,7 @@ import trio
 
 from node.engine import library as llama
 from node.importing import Progress
+from node.model.chunks import digest_of
 from node.model.gguf.errors import GGUFError
 from node.model.manifest import Manifest
 from node.model.store import SHORT_ID, Store, StoredModel, StoreError
@@ -29,10 +30,10 @@ from node.share.download import Download, Key
 from node.share.finding import Holding, Offers
 from node.share.room import require_room
 from node.share.slice_download import SliceDownload
-from node.share.trunk_download import ModelDownload
+from node.share.trunk_download import ModelDownload, metadata_name
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
-from routing.errors import LocalError, PeerError
+from routing.errors import LocalError, PanalError, PeerError
 
 AGAIN_SECONDS = 0.5
 """Between rounds of fetching, when nobody gave more."""
@@ -141,17 +142,24 @@ async def get_model(
         PeerError: nobody gives it.
     """
     node = SwarmNode(place, Role(serves=False))
+    got: Got | PanalError
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
             offers = Offers(node)
             nursery.start_soon(offers.run)
             with ExitStack() as ends:
-                got = await _Getting(node, offers, store, library, wanted, progress, on_progress, ends).run()
+                getting = _Getting(node, offers, store, library, wanted, progress, on_progress, ends)
+                try:
+                    got = await getting.run()
+                except PanalError as error:
+                    got = error  # raised when the nursery is gone, and so as itself
             nursery.cancel_scope.cancel()
-        return got
     finally:
         node.close()
+    if isinstance(got, PanalError):
+        raise got
+    return got
 
 
 class _Getting:
@@ -189,7 +197,8 @@ class _Getting:
         self._holding.take_manifest(manifest)
         slices = self._slices(manifest)
         download = Download(bytes.fromhex(model_id))
-        if self._wanted.trunk and stored is None:
+        has_trunk = stored is not None and self._has_metadata(stored)
+        if self._wanted.trunk and not has_trunk:
             await self._add_trunk(download, manifest)
         elif self._wanted.trunk and stored is not None:
             got.trunk = stored.trunk
@@ -201,9 +210,9 @@ class _Getting:
         trunk_bytes = 0 if self._files is None else self._files.lacking_bytes
         slice_bytes = sum(each.lacking_bytes for each in slices)
         self._count_what_is_there(manifest, slices, trunk_bytes + slice_bytes)
-        cut = manifest.trunk_bytes if self._wanted.trunk and stored is None else 0
-        require_room({self._wanted.folder: slice_bytes} if slices else {})
-        require_room({self._wanted.folder: slice_bytes, self._store.root: trunk_bytes + cut})
+        cut = manifest.trunk_bytes if self._wanted.trunk and not has_trunk else 0
+        needed = {self._store.root: trunk_bytes + cut}
+        require_room(needed | ({self._wanted.folder: slice_bytes} if slices else {}))
         begun = trio.current_time()
         await self._fetch(download, trunk_bytes + slice_bytes)
         got.seconds = trio.current_time() - begun
@@ -215,6 +224,16 @@ class _Getting:
             return self._store.get(model_id)
         except StoreError:
             return None
+
+    def _has_metadata(self, stored: StoredModel) -> bool:
+        """Whether a trunk of the store has the metadata that is wanted."""
+        if not self._wanted.metadata:
+            return True
+        try:
+            data = (stored.folder / metadata_name(stored.trunk.name)).read_bytes()
+        except OSError:
+            return False  # imported here, and never shared: nobody has asked yet what it is
+        return digest_of([memoryview(data)]).hex().startswith(self._wanted.metadata)
 
     # --- what to fetch ---
 

@@ -18,6 +18,7 @@ from node.model.store import Store, StoredModel
 from node.serve.cells import Cells, HeldCall
 from node.share.blob import Blob, Part
 from node.share.share_list import NAME, Share, read_shares
+from node.share.trunk_download import metadata_name
 from routing.errors import LocalError
 from routing.wire.holdings import Slice, compact_cells
 from routing.wire.model_list import Metadata, Offer
@@ -49,7 +50,7 @@ class GivenModel:
         self.manifest_bytes = stored.manifest.encoded()
         self._ends = ExitStack()
         with self._ends as ends:
-            metadata = stored.folder / share.trunk.replace("trunk", "metadata", 1)
+            metadata = stored.folder / metadata_name(share.trunk)
             try:
                 self.metadata = metadata.read_bytes()
             except OSError as error:

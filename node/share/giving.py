@@ -13,6 +13,7 @@ from node.model.store import Store, StoredModel
 from node.serve.opening import open_whole
 from node.share.metadata import write_metadata
 from node.share.share_list import Share, share_name, write_share
+from node.share.trunk_download import metadata_name
 from routing.errors import LocalError
 
 
@@ -35,7 +36,7 @@ def share_model(library: Library, store: Store, ref: ModelRef, name: str | None,
             raise
         assert ref.model_id is not None
         stored = store.get(ref.model_id)  # only its trunk is here: that can be given too
-    metadata = stored.folder / stored.trunk.name.replace("trunk", "metadata", 1)
+    metadata = stored.folder / metadata_name(stored.trunk.name)
     if model is not None:
         digest = write_metadata(metadata, model.metadata)
     else:

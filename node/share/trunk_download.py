@@ -156,7 +156,7 @@ class ModelDownload:
 
         def keep(workspace: Path, trunk: Path, manifest: Manifest) -> StoredModel:
             source = Source((), Source.of(model).trunk)
-            kept = workspace / metadata_name(source)
+            kept = workspace / metadata_name(source.trunk)
             shutil.copyfile(self.folder / "metadata.gguf", kept)
             return self._store.add(workspace, trunk, manifest, source, beside=(kept,))
 
@@ -210,9 +210,9 @@ class ModelDownload:
             file.sync()
 
 
-def metadata_name(source: Source) -> str:
-    """The name of the metadata file that goes with a trunk of the store."""
-    return f"{source.trunk.removesuffix('.gguf').replace('trunk', 'metadata', 1)}.gguf"
+def metadata_name(trunk: str) -> str:
+    """The name of the metadata file that goes with a trunk of the store, by the trunk's."""
+    return trunk.replace("trunk", "metadata", 1)
 
 
 def _trunk_tensors(manifest: Manifest) -> Iterator[TensorToWrite]:

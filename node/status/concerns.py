@@ -188,8 +188,8 @@ def _missing(models: Sequence[Model]) -> Iterable[_Concern]:
             "error",
             f"{model.name or model.short_id}: {model.missing_cells:,} cells are served by nobody: "
             f"{runs_in_words(model.missing)}",
-            "start a node that serves them (panal init --serve), or compute them here (home_memory in the "
-            "config)",
+            "start a node that serves them (panal init --serve), resume one that is paused, or compute them "
+            "here (home_memory in the config)",
         )
 
 

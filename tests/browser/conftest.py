@@ -1,4 +1,4 @@
-"""Fixtures of the page's tests: one chromium for each file."""
+"""Fixtures of the page's tests: one chromium for all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.browser.staged import StagedBoard, staged
 from tests.browser.tab import Tab, find_chromium
 
 OpenTab = Callable[..., Tab]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Any]:
     """The browser. Without it, or without what drives it, the tests are skipped."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
@@ -38,3 +39,10 @@ def tab(chromium: Any) -> Iterator[OpenTab]:
             return made
 
         yield opened
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StagedBoard, str]]:
+    """A staged node; each test has it tell what it needs."""
+    with staged(tmp_path_factory.mktemp("staged")) as (board, url):
+        yield board, url

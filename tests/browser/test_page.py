@@ -1,26 +1,21 @@
-"""The status page, shown what real nodes rarely come to: a thousand peers, hostile words, empty nodes.
+"""The status page, shown what real nodes rarely come to: everything at once, hostile words, empty nodes.
 
 Facts are staged, behind the real door and in the real page; test_page_swarm has the real nodes.
 """
 
 from __future__ import annotations
 
-import base64
-import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 from node.status import facts
-from node.status.coverage import runs_of
 from tests.browser.conftest import OpenTab
+from tests.browser.scenes import HOSTILE, full
 from tests.browser.staged import StagedBoard, staged
-from tests.browser.tab import Tab
-from tests.status_facts import AT, MODEL, model, node, offline, peer, status
+from tests.status_facts import AT, MODEL, model, node, status
 
 pytestmark = pytest.mark.slow
 
@@ -29,207 +24,7 @@ PHONE = {"width": 390, "height": 844}
 LEAST_CONTRAST = 4.5
 """WCAG 2 AA, of text of any size."""
 
-HOSTILE = "<img src=x onerror=window.hacked=1>"
-LONG = "W" * 64
-
 OPEN_ALL = "() => document.querySelectorAll('details').forEach((each) => { each.open = true; })"
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StagedBoard, str]]:
-    """The node; each test shows what it needs."""
-    with staged(tmp_path_factory.mktemp("staged")) as (board, url):
-        yield board, url
-
-
-def held(cells: facts.Runs) -> list[facts.Held]:
-    count = sum((last - first + 1) * (b - a + 1) for first, last, runs in cells for a, b in runs)
-    return [facts.Held(MODEL, count, cells)]
-
-
-def matrix(layers: int, experts: int, rng: random.Random) -> facts.Model:
-    """A model of that size, served unevenly."""
-    counts = np.array(
-        [[rng.choice((0, 1, 1, 2, 3, 5)) for _ in range(experts)] for _ in range(layers)], np.uint8
-    )
-    missing = counts == 0
-    return model(
-        layers=list(range(layers)),
-        experts=experts,
-        replicas=base64.b64encode(counts.tobytes()).decode(),
-        missing=runs_of(missing, range(layers)),
-        missing_cells=int(missing.sum()),
-    )
-
-
-def full() -> facts.Status:
-    """Something in every part of the page, in every state, with long and hostile words."""
-    other = model(id="b" * 64, short_id="b" * 12, name=LONG, here=[], missing=[], missing_cells=0)
-    trips = status().answers[0].trips
-    failed = facts.Answer(
-        42, AT, MODEL, 5, 0, 0, "failed", 0.0, 0.1, 0.0, 0.0, trips, f"layer 3: {HOSTILE} is gone"
-    )
-    return status(
-        peers=[
-            peer("attic"),
-            peer("relayed", name=LONG, route=facts.Route("relayed", LONG, "12D3KooW" + "x" * 44, "tcp")),
-            peer("hostile", name=HOSTILE, address=HOSTILE, version=HOSTILE, unusable=HOSTILE),
-            peer("", state="heard", connected=False, route=None, rtt_ms=None, loss=None, since=None),
-            offline("old laptop", reason=HOSTILE),
-        ],
-        models=[model(home=[(3, 3, [(0, 1)])]), other],
-        answers=[status().answers[0], failed],
-        warnings=[
-            facts.Warning("missing-cells", "error", f"{HOSTILE} is missing", "start it", AT),
-            facts.Warning("peer", "warning", f"{LONG} does not answer", LONG, AT),
-            facts.Warning("relay-full", "info", "a word", HOSTILE, AT),
-            facts.Warning("paused", "info", "this node serves nothing now: by hand", "resume", AT),
-        ],
-    )
-
-
-def rows(tab: Tab) -> int:
-    return int(tab.page.locator("#peers tbody tr").count())
-
-
-def test_a_thousand_peers_and_six_thousand_cells(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
-    board, url = stage
-    rng = random.Random(7)
-    cells: facts.Runs = [(0, 47, [(0, 15)])]
-    peers = [peer(f"peer {number:04}", holds=held(cells)) for number in range(1000)]
-    big = matrix(48, 128, rng)
-    board.show(status(peers=peers, models=[big]))
-    page = tab(url).live()
-    page.shows("#peers-count", "1,000 online of 1,000")
-    page.count("#peers tbody tr", 100)
-    first = page.page.locator("#peers tbody tr button.name").first
-    assert first.inner_text() == "peer 0000"
-
-    def change(number: int) -> None:
-        for index in rng.sample(range(1000), 200):
-            peers[index] = msgspec.structs.replace(peers[index], rtt_ms=round(rng.uniform(1, 99), 1))
-        board.show(
-            status(peers=peers, models=[matrix(48, 128, rng)], node=node(uptime_seconds=3600 + number))
-        )
-
-    page.shows("#more", "Show all 1,000")
-    page.page.click("#more")
-    page.count("#peers tbody tr", 1000)
-    assert page.hidden("#more")
-    page.asks("() => { window.frames_seen = looking.frames(3); }")
-    for number in range(1, 4):
-        change(number)
-        page.page.wait_for_timeout(700)
-    seen = page.asks("() => window.frames_seen")
-    print(
-        f"with 1,000 peers, 200 of them and 6,144 cells changing each second: {seen['perSecond']:.0f} frames "
-        f"a second, the longest {seen['longest']:.0f} ms"
-    )
-    told = {row.id: f"{row.rtt_ms:.1f} ms" for row in rng.sample(peers, 20)}
-    for peer_id, rtt in told.items():
-        page.has(page.peer(peer_id), rtt)
-
-    # found by words in them, and back
-    page.page.fill("#find", "0999")
-    page.count("#peers tbody tr", 1)
-    page.page.fill("#find", "nobody is called that")
-    page.count("#peers tbody tr", 0)
-    assert not page.hidden("#none-found")
-    page.page.fill("#find", "")
-    page.count("#peers tbody tr", 100)
-
-    # a peer that goes and comes keeps its row, wherever it moves, with the focus and what was opened in it
-    first.focus()
-    page.page.keyboard.press("Enter")
-    peers[0] = offline("peer 0000", reason="no sign of life for 4 PINGs")
-    board.show(status(peers=peers[:50], models=[big]))
-    page.count("#peers tbody tr", 51)
-    last = page.page.locator("#peers tbody tr").nth(49)
-    assert "peer 0000" in last.inner_text() and "no sign of life" in last.inner_text()
-    assert page.asks("() => document.activeElement.textContent") == "peer 0000"
-    page.count("#peers tbody tr:last-child.detail", 1)
-    page.shows("#peers-count", "49 online of 50")
-    peers[0] = msgspec.structs.replace(peers[1], id=peers[0].id, name="peer 0000")
-    board.show(status(peers=peers[:50], models=[big]))
-    page.has("#peers tbody tr:first-child button", "peer 0000")
-    assert page.asks("() => document.activeElement.textContent") == "peer 0000"
-    page.count("#peers tbody tr:nth-child(2).detail", 1)
-
-
-def test_the_honeycomb_by_keyboard_and_by_pointer(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
-    board, url = stage
-    shown = matrix(48, 512, random.Random(3))
-    counts = np.frombuffer(base64.b64decode(shown.replicas), np.uint8).reshape(48, 512)
-    board.show(
-        status(
-            models=[msgspec.structs.replace(shown, home=[(5, 5, [(2, 3)])])],
-            peers=[peer("attic", holds=held([(0, 3, [(0, 3)])]))],
-            node=node(state="serving", pause=None),
-        )
-    )
-    page = tab(url).live()
-    canvas = page.page.locator("canvas")
-    present = f"{48 * 512 - shown.missing_cells:,} of 24,576 cells have a holder"
-    assert present in canvas.get_attribute("aria-label")
-    told = ".told"
-    canvas.focus()
-
-    def said(row: int, column: int, rest: str = "") -> str:
-        live = int(counts[row, column])
-        names = " (this node, attic)" if row < 4 and column < 4 else ""
-        words = "no live replica" if not live else f"{live} live replica{'' if live == 1 else 's'}"
-        scarce = round(max(0.0, 1 - live / 3) * 100)
-        return f"layer {row}, expert {column}: {rest}{words}{names}, scarcity {scarce} %"
-
-    for key, at in [
-        ("ArrowRight", (0, 0)), ("ArrowRight", (0, 1)), ("ArrowDown", (1, 1)), ("ArrowLeft", (1, 0)),
-        ("ArrowLeft", (1, 0)), ("ArrowUp", (0, 0)), ("ArrowUp", (0, 0)), ("End", (0, 511)), ("Home", (0, 0)),
-    ]:  # fmt: skip
-        page.page.keyboard.press(key)
-        page.shows(told, said(*at))
-    # the comb scrolls with the cursor: 512 cells are wider than the window
-    page.page.keyboard.press("End")
-    assert page.asks("() => document.querySelector('.comb').scrollLeft") > 0
-    page.page.keyboard.press("Home")
-    for _ in range(5):
-        page.page.keyboard.press("ArrowDown")
-    for _ in range(2):
-        page.page.keyboard.press("ArrowRight")
-    page.shows(told, said(5, 2, "computed here; "))
-    # what changes under the cursor is told
-    counts = counts.copy()
-    counts[5, 2] = 9
-    again = msgspec.structs.replace(shown, replicas=base64.b64encode(counts.tobytes()).decode(), home=[])
-    board.show(status(models=[again], node=node(state="serving", pause=None), peers=[]))
-    page.shows(told, said(5, 2))
-    page.page.keyboard.press("Tab")
-    page.shows(told, "")
-
-    box = canvas.bounding_box()
-    width = box["width"] / 512.5
-    page.page.mouse.move(box["x"] + 10.5 * width, box["y"] + width / 2)
-    page.has(told, "layer 0, expert 10:")
-    page.page.mouse.move(box["x"] + 10.5 * width, box["y"] + box["height"] + 60)
-    page.shows(told, "")
-
-
-def test_layers_may_have_fewer_experts(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
-    """What nobody serves and nobody misses is no cell: the second layer has four of eight."""
-    board, url = stage
-    counts = np.ones((2, 8), np.uint8)
-    counts[1, 4:] = 0
-    counts[0, 7] = 0
-    replicas = base64.b64encode(counts.tobytes()).decode()
-    shown = model(layers=[0, 1], replicas=replicas, missing=[(0, 0, [(7, 7)])], missing_cells=1)
-    board.show(status(models=[shown]))
-    page = tab(url).live()
-    assert "11 of 12 cells" in page.page.locator("canvas").get_attribute("aria-label")
-    page.page.focus("canvas")
-    for key in ("Home", "ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight"):
-        page.page.keyboard.press(key)
-    page.has(".told", "layer 1, expert 3:")
-    page.has(".model .badge", "1 cell missing")
-    page.has(".lacking", "layer 0: experts 7")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -143,7 +143,7 @@ def test_the_plan_says_which_layers(model: ModelParts, store: Store) -> None:
     with opened(model, store, 'home_memory = "51%"\n') as home:
         assert home.choice.wanted.whole_layers(home.shapes) == [1, 2]
         assert home.choice.by == "plan" and home.choice.predicted == pytest.approx(0.12, abs=0.03)
-        assert "trips per layer and token expected" in home.choice.line()
+        assert "trips per layer and token on the plan's text" in home.choice.line()
         everything = home.choice.as_dict()
         assert everything["layers"] == [1, 2] and everything["bytes"] <= everything["budget"]
 

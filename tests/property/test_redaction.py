@@ -114,7 +114,8 @@ def test_what_is_everybodys_stays() -> None:
 def test_a_report_can_be_followed() -> None:
     made = redactor()
     text = made.text(
-        f'connected to {PEERS[0]} at /ip4/198.41.0.4/udp/4190 via {PEERS[1]}; lost {PEERS[0]}; "..{PEERS[1][-8:]}"'
+        f"connected to {PEERS[0]} at /ip4/198.41.0.4/udp/4190 via {PEERS[1]}; "
+        f'lost {PEERS[0]}; "..{PEERS[1][-8:]}"'
         f" store {HOME}/models, log /home/bob/x, host {HOST}, /dns4/Relay.example.org/tcp/443, 192.168.1.7"
     )
     assert text == (

@@ -89,7 +89,7 @@ def enough(model: dict[int, ServableLayer], shares: Sequence[int]) -> list[int]:
     return [-(-total * share // sum(shares)) + largest for share in shares]
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     model=layers,
     shares=st.lists(st.integers(1, 6), min_size=1, max_size=8),
@@ -106,7 +106,7 @@ def test_together_they_serve_everything_and_then_rest(
     assert swarm.run(30, LONG_TICK) == 0, "and nobody moves any more"
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     model=layers,
     shares=st.lists(st.integers(1, 6), min_size=2, max_size=6),

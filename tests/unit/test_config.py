@@ -147,6 +147,18 @@ def test_everything_said() -> None:
         ("serve = {model='m'}", "serve: expected a list, got a table"),
         ("[[serve]]\nmodel='m'\nexperts='3-0'", 'serve[0].experts: range "3-0" goes backwards'),
         ("[[serve]]\nlayers='3'", "serve[0]: the key model is missing"),
+        ("[[serve]]\nmodel='m'\nmemory='6'", "serve[0].memory: '6' is no amount of memory"),
+        (
+            "[[serve]]\nmodel='m'\nmemory='6 GiB'\nexperts='1'",
+            "serve[0].memory lets the node choose what it serves, experts names it: keep one of the two",
+        ),
+        ("[device]\nschedule = 'mon 1:00-2:00'", "device.schedule: expected a list, got text"),
+        (
+            "[device]\nschedule = ['mon 1:00-2:00', 'at night']",
+            "device.schedule[1]: cannot read 'at night'; write it like \"mon-fri 22:00-07:00\"",
+        ),
+        ("[device]\nidle_only = 'yes'", "device.idle_only: expected true or false, got text"),
+        ("[device]\nidle = true", "device: unknown key 'idle' (did you mean idle_only?)"),
         (f"name = '{'x' * (MAX_NAME_CHARS + 1)}'", "name: expected text of length <= 40"),
         ('name = "a\\nb"', "name: 'a\\nb' holds characters that cannot be printed"),
         ("store = 3", "store: expected text, got a whole number"),

@@ -104,7 +104,7 @@ def test_a_holder_that_says_nothing(folder: NodeFolder, content: str) -> None:
 def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(LocalError, match="node.lock: cannot be written: File exists"),
+        pytest.raises(LocalError, match="cannot be written: File exists"),
         NodeLock.take(NodeFolder(tmp_path / "file")),
     ):
         pass

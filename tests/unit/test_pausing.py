@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from node.config import DeviceConfig
-from node.device.device_use import Seen
+from node.device.device_use import CALM_SECONDS, Seen
 from node.device.effect import REFUSAL, PauseEffect
 from node.device.folder import NodeFolder
 from node.device.pause_file import read_pause
@@ -139,7 +139,7 @@ def test_only_while_idle(world: World) -> None:
     async def then() -> None:
         assert pausing.state.reasons == (Reason.IN_USE,), "before it serves at all"
         probe.idle = True
-        await trio.sleep(300)
+        await trio.sleep(CALM_SECONDS + 10)
         assert not pausing.state.paused
 
     world.run(pausing, then)

@@ -35,7 +35,7 @@ def test_a_node_that_does_everything() -> None:
         relay=["/ip4/192.0.2.7/tcp/4190/p2p/12D3KooWx"],
         reach="directly",
         model="Qwen3",
-        paused="by hand",
+        paused="by hand; panal resume ends it",
         config=Path("/etc/node.toml"),
     )
     assert screen_text(screen).splitlines() == [
@@ -51,7 +51,7 @@ def test_a_node_that_does_everything() -> None:
         "page     http://127.0.0.1:4190",
         "API      http://127.0.0.1:4190/v1",
         "reached  directly",
-        "paused   by hand; panal resume",
+        "paused   by hand; panal resume ends it",
         "config   /etc/node.toml",
         "",
         "On this network others find it by themselves; elsewhere the address goes into their [swarm] peers.",
