@@ -94,7 +94,6 @@ class Parser(argparse.ArgumentParser):
         _tell(f'{self.prog}: {line}; see "{self.prog} --help"')
         self.exit(EXIT_USAGE)
 
-
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """Leave because of arguments that it does not know."""
         import difflib

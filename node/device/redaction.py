@@ -28,6 +28,10 @@ MAX_IPV6_CHARS = 48
 DRAWN_CHARS = 16
 """Letters and digits without a break, of a key; names of models have parts of 10."""
 
+TOKEN_CHARS, TOKEN_PARTS = 40, 8
+"""A longer run in no more parts than that is a key as well: base64 for URLs has a dash here and there, a name
+of that length has them everywhere."""
+
 SECRET_KEYS = frozenset(
     {"key", "token", "member", "certificate_key", "key_file", "password", "secret", "authorization", "cookie"}
 )
@@ -163,14 +167,16 @@ class Redactor:
     def _run(self, text: str) -> str:
         if text.lower() in self._kept:
             return text
-        looks_drawn = any(_is_mixed(part) for part in re.split(r"[-_+/=]", text))
-        return self._name("key", text) if looks_drawn else text
+        parts = re.split(r"[-_+/=]", text)
+        is_long = len(text) >= TOKEN_CHARS and len(parts) <= TOKEN_PARTS and _is_mixed(text)
+        drawn = is_long or any(len(part) >= DRAWN_CHARS and _is_mixed(part) for part in parts)
+        return self._name("key", text) if drawn else text
 
 
 def _is_mixed(part: str) -> bool:
-    """Whether somebody drew it: no word is so long, with digits and letters of both cases."""
+    """Whether it has digits and letters of both cases."""
     kinds = (str.isupper, str.islower, str.isdigit)
-    return len(part) >= DRAWN_CHARS and all(any(is_kind(char) for char in part) for is_kind in kinds)
+    return all(any(is_kind(char) for char in part) for is_kind in kinds)
 
 
 def _is_ipv6(text: str) -> bool:

@@ -67,7 +67,8 @@ async def ask(connection: Connection, message: bytes) -> wire.Message:
 
 
 def right_request(model: ModelParts, **changed: int) -> wire.CellsRequest:
-    fields: dict[str, Any] = {"layer": 0, "call_index": 0, "call_id": 5, "first": 0, "count": 2, "offset": 0, "length": 1000}
+    fields: dict[str, Any] = {"layer": 0, "call_index": 0, "call_id": 5, "first": 0, "count": 2}
+    fields |= {"offset": 0, "length": 1000}
     fields |= changed
     return wire.CellsRequest(model_id=bytes.fromhex(model.stored.model_id), **fields)
 

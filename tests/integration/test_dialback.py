@@ -178,7 +178,7 @@ def test_one_peer_is_enough_where_there_is_no_other() -> None:
             await x.connect(p)
             verdict = await x.prober.round()
             assert verdict.reach is Reach.PUBLIC
-            assert "only one peer was able to arrange it" in verdict.reason
+            assert "only one peer was able to have one sent" in verdict.reason
 
     run(test)
 
