@@ -10,6 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from node.sizes import size_text
 
 if TYPE_CHECKING:
     from node.home.fetch import FetchProgress
@@ -37,7 +38,6 @@ def run(args: argparse.Namespace) -> int:
     from node.device.which_config import load, require_written
     from node.home.fetch_now import fetch_now
     from node.interrupt import run_interruptible
-    from node.sizes import size_text
 
     config = load(args.config)
     require_written(config)
@@ -86,4 +86,4 @@ class Rate:
         seconds = round(left / rate)
         hours, minutes = seconds // 3600, seconds // 60 % 60
         clock = f"{hours}:{minutes:02}:{seconds % 60:02}" if hours else f"{minutes}:{seconds % 60:02}"
-        return f", {rate / (1 << 20):.1f} MiB/s, {clock} left"
+        return f", {size_text(round(rate))}/s, {clock} left"

@@ -128,4 +128,4 @@ def test_the_rate_follows_the_line() -> None:
     assert rate.told(0.5, 1_000_000, 49_000_000) == ""
     assert rate.told(2.0, 4_000_000, 46_000_000) == ", 1.9 MiB/s, 0:23 left"
     assert rate.told(20.0, 4_000_000, 46_000_000) == ""  # nothing comes any more
-    assert rate.told(40.0, 5_000_000, 800_000_000).endswith(", 0.1 MiB/s, 4:26:40 left")
+    assert rate.told(40.0, 5_000_000, 800_000_000).endswith(", 48.8 KiB/s, 4:26:40 left")
