@@ -60,7 +60,7 @@ def memory(pid: int, field: str) -> int:
 def test_demo_prints_text_and_a_table() -> None:
     done = panal("demo", "-n", "24")
     assert done.stderr == ""
-    for row in ("layers", "trips", "tokens/s", "bytes per token and layer"):
+    for row in ("layers", "trips", "tokens/s", "bytes per token and layer, with the prompt"):
         assert re.search(rf"^{re.escape(row)} +[0-9]", done.stdout, re.MULTILINE), row
     assert len(re.findall(r"^server \d", done.stdout, re.MULTILINE)) == 3
     assert re.search(r"^page +http://127.0.0.1:\d+$", done.stdout, re.MULTILINE)
