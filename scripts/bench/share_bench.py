@@ -3,9 +3,9 @@
 Run by `scripts/bench_share [--json] [--rounds N] [--rate MBIT] [--one-way MS] [--dir DIR]` as root, with the
 lab (wanlab). Nothing leaves the machine.
 
-Sources are real `panal run` nodes that share a random model; `panal slice get` fetches all of its experts over
-lines of their own: each source sends at --rate, the fetcher's line carries more than all of them. Beside it
-goes plain QUIC, one stream as fast as it can: what line and machine carry at all. A share of the line is of
+Sources are real `panal run` nodes that share a random model; `panal slice get` fetches all of its experts
+over lines of their own: each source sends at --rate, the fetcher's line carries more than all of them. Beside
+it goes plain QUIC, one stream as fast as it can: what line and machine carry at all. A share of the line is of
 the expert bytes, headers not counted: 94 % is the most there can be. Time is that of fetching, as the command
 says it; "all of it" is the command from beginning to end.
 """
@@ -140,9 +140,10 @@ class ShareLab:
             raise LocalError(done.stderr.strip())
 
     def _config(self, name: str) -> Path:
-        config = self._folder / f"{name}.toml"
+        config = self._folder / name / "node.toml"  # a node has a folder to itself
+        config.parent.mkdir(exist_ok=True)
         config.write_text(
-            f'store = "store"\nidentity = "{name}.key"\n[http]\nlisten = "off"\n[swarm]\nlan = false\n'
+            'store = "../store"\nidentity = "identity.key"\n[http]\nlisten = "off"\n[swarm]\nlan = false\n'
             f'control = "off"\nlisten = "/ip4/{self._lab.ip(name)}/udp/{PORT}/quic-v1"\n'
         )
         return config
@@ -219,15 +220,15 @@ def summary(measured: dict[str, Any], n_bytes: int, rate: float) -> dict[str, An
 def show(report: dict[str, Any]) -> None:
     print(
         f"{report['n_bytes'] / 1e6:.1f} MB of experts, {report['rate']:g} Mbit/s a source, "
-        f"{report['one_way_ms']:g} ms one way; {report['rounds']} rounds; load {report['load'][0]:.2f} before and "
-        f"{report['load'][1]:.2f} after"
+        f"{report['one_way_ms']:g} ms one way; {report['rounds']} rounds; load {report['load'][0]:.2f} "
+        f"before and {report['load'][1]:.2f} after"
     )
     told = report["summary"]
     print(f"  plain QUIC, one source    {told['shares']['plain']:.3f} of the line")
     for kind, words in (("one", "one source "), ("two", "two sources")):
         state = "met" if told["met"][kind] else "MISSED"
         print(
-            f"  panal slice get, {words}  {told['shares'][kind]:.3f} of the line{'s' if kind == 'two' else ''}, "
+            f"  panal slice get, {words} {told['shares'][kind]:.3f} of the line{'s' if kind == 'two' else ' '}, "
             f"target >= {told['targets'][kind]:g}  {state}; {told['of_plain'][kind]:.3f} of plain QUIC; "
             f"all of it {told['whole_seconds'][kind]:.1f} s"
         )
@@ -235,8 +236,8 @@ def show(report: dict[str, Any]) -> None:
     print(
         f"  kill -9 in the middle     {kill['seconds_lost']:.1f} s lost, with starting again; "
         f"{kill['not_found_again'] / CHUNK_BYTES:.2f} chunks of what was on disk not found again, "
-        f"{kill['fetched_again'] / CHUNK_BYTES:.2f} fetched twice; {kill['more_on_the_wire'] / 1e6:.2f} MB more "
-        "on the wire"
+        f"{kill['fetched_again'] / CHUNK_BYTES:.2f} fetched twice; "
+        f"{kill['more_on_the_wire'] / 1e6:.2f} MB more on the wire"
     )
     for name, grown in report["memory_grown"].items():
         print(
