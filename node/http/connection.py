@@ -46,6 +46,7 @@ class Connection:
 
     Attributes:
         idle_since: since when no request has been under way; None while one is.
+        head_since: since when the head of one has been coming; None while none is.
     """
 
     def __init__(self, stream: trio.SocketStream, behind: Behind) -> None:
@@ -55,7 +56,9 @@ class Connection:
         self._waiting = trio.CancelScope()
         self._exchange: Exchange | None = None
         self._ending = False
+        self._gives_way = False
         self.idle_since: float | None = trio.current_time()
+        self.head_since: float | None = None
 
     async def run(self) -> None:
         """Answer until the connection ends."""
@@ -70,7 +73,8 @@ class Connection:
             await self._wire.close()
 
     def give_way(self) -> None:
-        """Close it, as it is idle and others wait."""
+        """Close it, as nothing whole has come and others wait."""
+        self._gives_way = True
         self._waiting.cancel()
 
     def end(self) -> None:
@@ -130,16 +134,19 @@ class Connection:
         self._waiting = trio.CancelScope(deadline=self.idle_since + seconds)
         if self._ending:
             return None
-        with self._waiting:
-            while (event := http.next_event()) is h11.NEED_DATA:
-                if not await self._wire.read():
-                    return None
-                if self.idle_since is not None:
-                    self.idle_since = None
-                    self._waiting.deadline = trio.current_time() + HEAD_SECONDS
-            self.idle_since = None
-            return event if isinstance(event, h11.Request) else None
-        if self.idle_since is None and not self._ending:
+        try:
+            with self._waiting:
+                while (event := http.next_event()) is h11.NEED_DATA:
+                    if not await self._wire.read():
+                        return None
+                    if self.idle_since is not None:
+                        self.idle_since, self.head_since = None, trio.current_time()
+                        self._waiting.deadline = self.head_since + HEAD_SECONDS
+                self.idle_since = None
+                return event if isinstance(event, h11.Request) else None
+        finally:
+            self.head_since = None
+        if self.idle_since is None and not (self._ending or self._gives_way):
             raise Refusal(408, "the request did not come in time", code="timeout")
         return None
 

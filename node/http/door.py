@@ -133,8 +133,10 @@ class HttpDoor:
             self._open.discard(connection)
 
     def _make_room(self) -> bool:
-        """Close the connection that has been idle longest; False if none is."""
+        """Close the connection that has been idle longest, else the one whose head has been coming
+        longest: an honest one comes at once. False if there is neither."""
         idle = [(each.idle_since, each) for each in self._open if each.idle_since is not None]
+        idle = idle or [(each.head_since, each) for each in self._open if each.head_since is not None]
         if not idle:
             return False
         _, longest = min(idle, key=lambda pair: pair[0])

@@ -288,7 +288,7 @@ class RouteLab:
         return config
 
     def _key(self, kind: Kind, identity: str) -> Path:
-        return self.folder / f"{kind.name}-{identity}.key"
+        return self.folder / f"{kind.name}-{identity}" / "identity.key"  # a node has its folder to itself
 
     def _address(self, kind: Kind, role: str) -> str:
         peer_id = Identity.load_or_create(self._key(kind, role)).peer_id

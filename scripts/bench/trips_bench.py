@@ -143,10 +143,11 @@ def _server(lab: Any, scenario: Scenario, job: Job, folder: Path, number: int) -
         render_config(
             name=host,
             store=str(job.store),
-            identity=str(folder / f"{host}.key"),
+            identity=str(folder / host / "identity.key"),
             threads=1,
             listen=f"/ip4/{lab.ip(host)}/udp/{PORT}/quic-v1",
             serve=serve,
+            http="off",
         )
     )
     log = (folder / f"{host}.log").open("w")

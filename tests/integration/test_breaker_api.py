@@ -8,6 +8,7 @@ import socket
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -97,6 +98,20 @@ def test_what_proxies_read_in_two_ways(door: OpenDoor) -> None:
         ("Sec-Fetch-Site", "same-origin", "cross-site"),
     ):
         assert told(f"GET /v1/hello HTTP/1.1\n{name}: {first}\n{name}: {second}").status == 400
+
+
+def test_heads_that_never_end_give_way(door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half requests took every place for ten seconds, so that nobody else was let in."""
+    monkeypatch.setattr("node.http.door.MAX_CONNECTIONS", 4)
+    with ExitStack() as ends:
+        slow = [ends.enter_context(door.knock()) for _ in range(4)]
+        for each in slow:
+            each.send(b"GET / HTTP/1.1\r\nHost: loc")
+        door.until(lambda: sum(each.head_since is not None for each in door.door._open) == 4)
+        assert door.ask("GET / HTTP/1.1").status == 200
+        assert slow[0].is_closed()
+        slow[3].send(b"alhost\r\n\r\n")
+        assert slow[3].response().status == 200
 
 
 # --- the gateway, before anything is computed ---
