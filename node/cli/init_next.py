@@ -7,6 +7,7 @@ import ipaddress
 import shlex
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,23 @@ def check_reach(path: Path) -> None:
     print(f"{summary(report)}.")
 
 
+def _not_here(config: NodeConfig, path: str) -> Iterator[str]:
+    """What to do about models of the config that the store does not have yet."""
+    from node.model.store import Store
+
+    store = Store(config.store)
+    wanted = [(each.model, "panal model import FILE puts it there") for each in config.serve]
+    if config.backbone is not None:
+        model = config.backbone.model
+        wanted.append((model, f"panal model get {model} -c {path} fetches it from peers"))
+    for model, advice in wanted:
+        if model.model_id is not None:
+            try:
+                store.get(model.model_id)
+            except LocalError:
+                yield f"{model} is not in the store yet: {advice}."
+
+
 def is_taken(listen: ListenAddress) -> bool:
     """Whether something on this machine listens there now."""
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
@@ -76,7 +94,7 @@ def next_step(config: NodeConfig, place: str) -> str:
     path = shlex.quote(str(config.path))
     own = config.path == default_config()
     start = "panal run" if own else f"panal run -c {path}"
-    lines: list[str] = []
+    lines = [*_not_here(config, path)]
     relays = config.relay.table.serve
     only_here = ipaddress.ip_address(config.swarm.listen.host).is_loopback and not relays
     if config.serve or relays:
@@ -91,7 +109,7 @@ def next_step(config: NodeConfig, place: str) -> str:
         if own and sys.platform.startswith(("linux", "darwin")):
             lines += ["or have it start by itself:", "  panal service install"]
     if config.backbone is not None:
-        lines += [""] if lines else []
+        lines += [""] if config.serve or relays else []
         lines += ["Next: ask for text:", f'  panal generate -c {path} -p "Once upon a time"']
         if own and not config.serve:
             lines += ["or have a page and an API for it:", f"  {start}"]
@@ -100,7 +118,7 @@ def next_step(config: NodeConfig, place: str) -> str:
             if only_here:
                 needed = "An address of a node on this machine"
             lines += [f"{needed} in [swarm] peers of {config.path} is needed."]
-    if not lines:
+    if not (config.serve or relays or config.backbone):
         lines = [
             f"Next: fill in [backbone] (to ask), [[serve]] or [relay] in {config.path}, or start over:",
             f"  panal init --force --serve MODEL.gguf{place}",

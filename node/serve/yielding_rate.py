@@ -29,7 +29,7 @@ and 0.15 a line of 50 Mbit/s and 80 ms carried 95 % instead of 98, with a longer
 
 FAST_GAIN = 0.08
 QUIET_STEPS = 8
-"""After so many steps without half the queue that it may keep, the line is far from full: others have gone."""
+"""After so many steps without half the queue that it may keep the line is far from full: others have gone."""
 
 FIRST_RATE = 512 << 10
 """Bytes a second: the queue of a tenth of a second on a line of 2 Mbit/s, if that is all it carries."""

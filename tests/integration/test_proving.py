@@ -197,7 +197,7 @@ def test_a_name_that_is_not_utf8(tmp_path: Path, demo_model: Path) -> None:
     is_refused(panal("model", "import", demo_model, "--store", odd_store), "s\\udcff", "not UTF-8")
     for flags in ((), ("--json",)):
         done = panal("model", "inspect", path, *flags)
-        assert (done.returncode, done.stderr) == (0, "") and "d503caccfa92" in done.stdout
+        assert (done.returncode, done.stderr) == (0, "") and "0f13cf2ccf03" in done.stdout
 
 
 def test_the_store_does_without_a_note_of_such_a_file(tmp_path: Path, demo_model: Path) -> None:

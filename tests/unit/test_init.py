@@ -125,7 +125,8 @@ class TestModels:
         is_refused(init("--model", piece), "is a slice file; it can be served")
 
     def test_a_model_id_is_taken_as_it_is(self, init: Init) -> None:
-        assert init("--serve", f"{MODEL_ID}:90-93", "--model", MODEL_ID)[0] == 0
+        code, out, _ = init("--serve", f"{MODEL_ID}:90-93", "--model", MODEL_ID)
+        assert code == 0 and f"panal model get {MODEL_ID} -c node/node.toml fetches it from peers" in out
         config = load_config(Path("node/node.toml"))
         assert config.require_backbone().model.model_id == MODEL_ID
         assert str(config.serve[0].layers) == "90-93"
