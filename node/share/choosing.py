@@ -20,6 +20,9 @@ from routing.wire.model_list import Metadata, Offer
 GATHER_SECONDS = 1.0
 """After the first peer that gives a model, for others: what they say of it should be compared."""
 
+GATHER_MOST_SECONDS = 5.0
+"""The same while peers are still being dialed: as long as a dial may take."""
+
 LOOK_SECONDS = 0.1
 """Between looks for offers."""
 
@@ -43,8 +46,10 @@ async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str,
         now = trio.current_time()
         if found and first is None:
             first = now
-        if first is not None and now - first >= GATHER_SECONDS:
-            break
+        if first is not None:
+            waits = GATHER_MOST_SECONDS if _is_dialing(node) else GATHER_SECONDS
+            if now - first >= waits:
+                break
         if first is None and now - begun >= patience(node, offers):
             raise PeerError(_nobody(node, offers, what))
         await trio.sleep(LOOK_SECONDS)
@@ -54,6 +59,12 @@ async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str,
     ((model_id, by_peer),) = found.items()
     names = Counter(offer.name for offer in by_peer.values())
     return model_id, names.most_common(1)[0][0]
+
+
+def _is_dialing(node: SwarmNode) -> bool:
+    """Whether a peer has neither answered nor failed yet."""
+    links = node.links
+    return any(links.find(peer_id) is None and not links.reason(peer_id) for peer_id in links.wanted)
 
 
 def agreed_metadata(offers: Offers, model_id: str, wanted: str) -> tuple[Metadata, list[str]]:

@@ -206,7 +206,14 @@ class Connection:
     def flush(self) -> None:
         """Send what the engine wants sent, and note when it wants to be woken."""
         plane, core = self._plane, self.core
-        datagrams = core.datagrams_to_send(plane.now())
+        try:
+            datagrams = core.datagrams_to_send(plane.now())
+        except Exception as error:  # noqa: BLE001  (boundary to the engine: see _engine_failed)
+            if self.close_reason is None:
+                self._engine_failed(error)
+            else:  # it can't even say goodbye
+                plane.forget(self)
+            return
         if datagrams:
             self.bytes_sent += plane.transmit(datagrams)
             self.datagrams_sent += len(datagrams)
