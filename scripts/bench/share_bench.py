@@ -95,8 +95,8 @@ class ShareLab:
         peers = json.dumps([self.addresses[name] for name in sources])
         config = self._folder / "fetcher.toml"
         config.write_text(
-            f'store = "fetcher-store"\n[swarm]\nname = "{SOURCES[sources[0]]}"\nlan = false\ncontrol = "off"\n'
-            f"peers = {peers}\n"
+            'store = "fetcher-store"\n[swarm]\nlan = false\ncontrol = "off"\n'
+            f'name = "{SOURCES[sources[0]]}"\npeers = {peers}\n'
         )
         command = [*PANAL, "slice", "get", NAME, "--all", "-o", str(folder), "-c", str(config), "--json"]
         before, begun = self._received(), time.monotonic()
