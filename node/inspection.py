@@ -22,6 +22,7 @@ from node.model.gguf.types import TENSOR_TYPES
 from node.model.slice_file import SLICE_TYPE, read_slice
 from node.model.trunk import plan_trunk, write_trunk
 from node.prover import Prover
+from node.share.metadata import write_metadata
 
 
 def inspect_file(library: Library, path: Path, workspace: Path, progress: Progress) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         raise ImportFailed(f"{path}: llama.cpp cannot show its graph: {reason}")
     with MappedModel(model) as mapped:
         manifest = digest_model(mapped, calls, progress)
+    metadata = write_metadata(workspace / "metadata.gguf", model.metadata)
     used = {(call.layer, call.group): call.n_used for call in calls}
     groups: dict[tuple[Any, ...], list[int]] = {}
     for call in manifest.calls:
@@ -69,6 +71,7 @@ def inspect_file(library: Library, path: Path, workspace: Path, progress: Progre
         "name": model.find_str("general.name"),
         "architecture": manifest.architecture,
         "model_id": manifest.model_id(),
+        "metadata": metadata.hex(),
         "expert_bytes": manifest.expert_bytes,
         "trunk_bytes": sum(t.n_bytes for n, t in model.tensors.items() if parse_expert_name(n) is None),
         "expert_types": sorted({TENSOR_TYPES[t.type].name for call in manifest.calls for t in call.tensors}),

@@ -234,6 +234,7 @@ def _inspection(report: dict[str, Any]) -> str:
         ("name", report["name"] or "-"),
         ("architecture", report["architecture"]),
         ("model id", report["model_id"]),
+        ("metadata", f"{report['metadata'][:12]} (tokenizer, chat template: not of the model id)"),
         ("experts", size_text(report["expert_bytes"])),
         ("everything else", size_text(report["trunk_bytes"])),
         ("expert types", ", ".join(report["expert_types"])),

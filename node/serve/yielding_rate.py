@@ -12,7 +12,8 @@ Rules
    off its target, FAST_GAIN after a while without a queue. What is sent at once leans by LEAN the same way,
    which keeps the two from swinging.
    A queue that has gone one step later was none, but a busy machine: it goes on doubling.
-4. It does not grow while clearly less is sent than it allows.
+4. It does not fall while the queue gets shorter by DRAINS of the time: that is low enough.
+5. It does not grow while clearly less is sent than it allows.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ FAST_GAIN = 0.08
 QUIET_STEPS = 8
 """After so many steps without half the queue that it may keep the line is far from full: others have gone."""
 
-FIRST_RATE = 512 << 10
-"""Bytes a second: the queue of a tenth of a second on a line of 2 Mbit/s, if that is all it carries."""
+FIRST_RATE = 1 << 20
+"""Bytes a second: at 80 ms what a new connection sends at once to fill its window (routing.quic.warmup)."""
 
 MIN_RATE = 128 << 10
 """Bytes a second: a megabit is less than any line that calls experts, and a cell arrives some time."""
@@ -51,6 +52,10 @@ AFTER_SLOW_START = 0.5
 RESUMES = 3
 """Times that the end of doubling may have been a mistake: where the machine is busy at the wrong moment, the
 rate would start from a tenth of the line and take ten seconds to get there."""
+
+DRAINS = 0.2
+"""The queue that the beginning leaves is 200 ms long; while it empties, a rate that fell on would end far
+below the line's, and take a second to come back."""
 
 USED = 0.75
 """Of what the rate allows: with less sent, something else sets the pace, and a higher rate would only show
@@ -73,6 +78,7 @@ class YieldingRate:
         self._lean = 1.0
         self._starting = True
         self._resumes = RESUMES
+        self._queue = 0.0  # of the step before, in seconds
         self._quiet = 0  # steps since there was a queue
         self._before = 0.0  # the rate at which a queue showed in the step before; 0 if it did not then
         self._bases = [float("inf"), float("inf")]  # of this minute and of the one before
@@ -109,7 +115,8 @@ class YieldingRate:
         passed = now - self._stepped_at
         if passed < max(base, STEP_SECONDS):
             return
-        off = max(-MOST_OFF, (TARGET_SECONDS - (self._shortest - base)) / TARGET_SECONDS)
+        queue = self._shortest - base
+        off = max(-MOST_OFF, (TARGET_SECONDS - queue) / TARGET_SECONDS)
         is_used = self._sent >= USED * self.per_second * passed
         if self._starting and off < 0.5:
             self._starting = False
@@ -123,7 +130,9 @@ class YieldingRate:
             self._before = 0.0
         gain = FAST_GAIN if self._quiet >= QUIET_STEPS else GAIN
         self._quiet = self._quiet + 1 if off >= 0.5 else 0
-        if off < 0 or is_used:
+        drains = self._queue - queue >= DRAINS * passed
+        self._queue = queue
+        if is_used if off >= 0 else not drains:
             self._rate *= 2 if self._starting else 1 + gain * off
         self._rate = min(max(self._rate, MIN_RATE), self._most)
         self._lean = min(1 + LEAN * off, self._most / self._rate)

@@ -41,11 +41,11 @@ SHAPE = {"layers": 3, "embd": 1024, "ff": 512, "experts": 32, "used": 4, "heads"
 
 PLAIN = [sys.executable, str(Path(__file__).with_name("share_plain.py"))]
 NAME = "bench"
-SOURCES = {
-    "solo": "alone",
-    "first": "pair",
-    "second": "pair",
-}  # and their swarms: who is of one finds the others
+SOURCES = {"solo": "alone", "first": "pair", "second": "pair"}
+"""And the swarm of each: who is of one finds the others."""
+
+PLAIN_SOURCES = ("plain", "other")
+
 ROOM = 1.3  # of the sources' lines together: what the fetcher's carries
 KILL_AT = 0.5  # of the bytes
 
@@ -67,13 +67,14 @@ class ShareLab:
         with self._ends:
             hosts = {
                 "fetcher": {"delay": self._delay, "rate": 2 * self._rate * ROOM},
-                **{name: {"delay": self._delay, "rate": self._rate} for name in (*SOURCES, "plain")},
+                **{name: {"delay": self._delay, "rate": self._rate} for name in (*SOURCES, *PLAIN_SOURCES)},
             }
             self._lab = self._ends.enter_context(load_wanlab().WanLab({"name": "share", "hosts": hosts}))
             self._share()
             for name in SOURCES:
                 self._start(name, [*PANAL, "run", "-c", str(self._config(name)), "--json", "--until-eof"])
-            self._start("plain", [*PLAIN, "serve", self._lab.ip("plain"), str(PORT)])
+            for name in PLAIN_SOURCES:
+                self._start(name, [*PLAIN, "serve", self._lab.ip(name), str(PORT)])
             self._ends = self._ends.pop_all()
         return self
 
@@ -82,9 +83,10 @@ class ShareLab:
     ) -> None:
         self._ends.close()
 
-    def plain(self, n_bytes: int) -> float:
-        """Seconds that so many bytes take in one stream of QUIC."""
-        seconds: float = json.loads(self._run([*PLAIN, "fetch", self.addresses["plain"], str(n_bytes)]))
+    def plain(self, sources: tuple[str, ...], n_bytes: int) -> float:
+        """Seconds that so many bytes take in one stream of QUIC of each."""
+        addresses = [self.addresses[name] for name in sources]
+        seconds: float = json.loads(self._run([*PLAIN, "fetch", str(n_bytes), *addresses]))
         return seconds
 
     def get(self, sources: tuple[str, ...], *, kill: bool = False) -> dict[str, Any]:
@@ -190,10 +192,13 @@ class ShareLab:
 
 def measure(lab: ShareLab, n_bytes: int, rounds: int) -> dict[str, Any]:
     """All kinds, one after another, as often as said."""
-    found: dict[str, list[dict[str, Any]]] = {"plain": [], "one": [], "two": [], "killed": []}
+    found: dict[str, list[dict[str, Any]]] = {
+        "plain": [], "plain two": [], "one": [], "two": [], "killed": [],
+    }  # fmt: skip
     memory = {name: lab.memory(name) for name in SOURCES}
     for _ in range(rounds):
-        found["plain"].append({"seconds": lab.plain(n_bytes)})
+        found["plain"].append({"seconds": lab.plain(PLAIN_SOURCES[:1], n_bytes)})
+        found["plain two"].append({"seconds": lab.plain(PLAIN_SOURCES, n_bytes)})
         found["one"].append(lab.get(("solo",)))
         found["two"].append(lab.get(("first", "second")))
         found["killed"].append(lab.get(("solo",), kill=True))
@@ -209,7 +214,7 @@ def summary(measured: dict[str, Any], n_bytes: int, rate: float) -> dict[str, An
         return float(statistics.median(each[name] for each in runs[kind]))
 
     line = rate * 1e6 / 8
-    lines = {"plain": 1, "one": 1, "two": 2}
+    lines = {"plain": 1, "plain two": 2, "one": 1, "two": 2}
     shares = {kind: n_bytes / median(kind, "seconds") / line / count for kind, count in lines.items()}
     again = [each["bytes"] + each["was_there"] - n_bytes for each in runs["killed"]]
     more = [
@@ -218,7 +223,7 @@ def summary(measured: dict[str, Any], n_bytes: int, rate: float) -> dict[str, An
     ]
     return {
         "shares": shares,
-        "of_plain": {kind: shares[kind] / shares["plain"] for kind in ("one", "two")},
+        "of_plain": {"one": shares["one"] / shares["plain"], "two": shares["two"] / shares["plain two"]},
         "whole_seconds": {kind: median(kind, "whole_seconds") for kind in ("one", "two", "killed")},
         "kill": {
             "seconds_lost": median("killed", "whole_seconds") - median("one", "whole_seconds"),
@@ -240,7 +245,10 @@ def show(report: dict[str, Any]) -> None:
         f"before and {report['load'][1]:.2f} after"
     )
     told = report["summary"]
-    print(f"  plain QUIC, one source      {told['shares']['plain']:.3f} of line")
+    print(
+        f"  plain QUIC                   {told['shares']['plain']:.3f} of line, "
+        f"{told['shares']['plain two']:.3f} of two"
+    )
     for kind, words in (("one", "one source "), ("two", "two sources")):
         state = "met" if told["met"][kind] else "MISSED"
         print(
@@ -250,7 +258,7 @@ def show(report: dict[str, Any]) -> None:
         )
     kill = told["kill"]
     print(
-        f"  kill -9 in the middle       {kill['seconds_lost']:.1f} s lost, with starting again; "
+        f"  kill -9 in the middle        {kill['seconds_lost']:.1f} s lost, with starting again; "
         f"{kill['not_found_again'] / CHUNK_BYTES:.2f} chunks of what was on disk not found again, "
         f"{kill['fetched_again'] / CHUNK_BYTES:.2f} fetched twice; "
         f"{kill['more_on_the_wire'] / 1e6:.2f} MB more on the wire"

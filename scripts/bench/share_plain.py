@@ -13,6 +13,7 @@ import trio
 
 from routing.identity import Identity
 from routing.multiaddr import PeerAddress
+from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.stream import Stream
 
@@ -36,17 +37,22 @@ async def serve(host: str, port: int) -> None:
         print(json.dumps(f"/ip4/{host}/udp/{port}/quic-v1/p2p/{endpoint.identity.peer_id}"), flush=True)
 
 
-async def fetch(address: PeerAddress, count: int) -> None:
+async def fetch(addresses: list[PeerAddress], count: int) -> None:
     endpoint = Endpoint(Identity.generate(), listen=("0.0.0.0", 0), accept=False)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(endpoint.run)
-        connection = await endpoint.connect(address)
-        begun = trio.current_time()
+
+    async def fetch_from(connection: Connection, left: int) -> None:
         stream = connection.open_stream(PROTOCOL)
-        await stream.send_bytes(count.to_bytes(8, "big"))
-        left = count
+        await stream.send_bytes(left.to_bytes(8, "big"))
         while left:
             left -= len(await stream.receive_exactly(min(left, len(PIECE))))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(endpoint.run)
+        connections = [await endpoint.connect(address) for address in addresses]
+        begun = trio.current_time()
+        async with trio.open_nursery() as fetching:
+            for connection in connections:
+                fetching.start_soon(fetch_from, connection, count // len(connections))
         print(json.dumps(trio.current_time() - begun))
         nursery.cancel_scope.cancel()
 
@@ -55,4 +61,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "serve":
         trio.run(serve, sys.argv[2], int(sys.argv[3]))
     else:
-        trio.run(fetch, PeerAddress.parse(sys.argv[2]), int(sys.argv[3]))
+        trio.run(fetch, [PeerAddress.parse(each) for each in sys.argv[3:]], int(sys.argv[2]))

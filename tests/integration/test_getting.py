@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ from node.share.share_list import remove_share
 from routing.errors import LocalError, PeerError
 from routing.quic.endpoint import Endpoint
 from routing.wire import cells as cells_wire
-from routing.wire import model_files
+from routing.wire import model_files, model_list
 from routing.wire.model_files import ModelFile
+from routing.wire.model_list import Offer
 from tests.model_parts import ModelParts, rows
 from tests.served import run
 from tests.share_sources import get, giving, make_model, share, with_metadata
@@ -113,6 +115,31 @@ def test_trunk_and_all_experts(wide: ModelParts, tmp_path: Path) -> None:
             assert np.array_equal(mine.run(tokens), theirs.run(tokens))
         del held
     kernels.close()
+
+
+@pytest.mark.parametrize("name", ["llama4", "gpt-oss", "grovemoe", "jamba@dense", "nomic-bert-moe"])
+def test_models_of_other_kinds(
+    library: Library, zoo_file: Callable[..., Path], tmp_path: Path, name: str
+) -> None:
+    """Hollow trunks, biases, chunk experts, recurrent ones, encoders: the trunk passes the gate without its
+    experts, and the slices are those that would be cut."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(zoo_file(name).read_bytes())
+    model = ModelParts(library, Store(tmp_path / "given"), path)
+    share(library, model.store, path)
+    store, folder = Store(tmp_path / "store"), tmp_path / "slices"
+
+    async def test() -> None:
+        async with giving(model.store) as (_, endpoint):
+            got = await get([endpoint], store, "model", folder, experts="1-2")
+            assert not got.lacking and got.trunk is not None
+
+    run(test, seconds=60)
+    assert_same_trunk(model, store)
+    layers = range(max(model.manifest.layers()) + 1)
+    for piece in folder.iterdir():
+        assert piece.read_bytes() == cut(model, tmp_path / "cut.gguf", layers, range(1, 3))
+    model.close()
 
 
 def test_parts_of_it_from_two_who_hold_other_parts(wide: ModelParts, tmp_path: Path) -> None:
@@ -286,7 +313,6 @@ def test_metadata_with_which_the_graph_is_another(wide: ModelParts, tmp_path: Pa
     store = Store(tmp_path / "store")
 
     def list_again(metadata: Path) -> None:
-        import json
 
         from node.model.chunks import digest_of
 
@@ -361,6 +387,32 @@ def test_one_name_for_two_models(wide: ModelParts, demo_model: Path, tmp_path: P
     remove_share(second, "WIDE")
     with pytest.raises(LocalError, match="no model that is shared"):
         remove_share(second, "wide")
+
+
+def test_what_a_source_calls_a_model_is_no_file_name(
+    wide: ModelParts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    real = model_list.encode_list
+
+    def renamed(models: list[Offer]) -> bytes:
+        listed = json.loads(real(models))
+        for each in listed["models"]:
+            each["name"] = "../../etc/\x1b[31mpasswd\n"
+        return json.dumps(listed).encode()
+
+    async def test() -> None:
+        async with giving(wide.store) as (_, endpoint):
+            monkeypatch.setattr(model_list, "encode_list", renamed)
+            got = await get(
+                [endpoint], store, wide.stored.model_id, tmp_path / "out", layers="0", trunk=False
+            )
+            assert got.name == "../../etc/ [31mpasswd"
+
+    run(test, seconds=60)
+    names = [f"{wide.stored.model_id[:12]}-layers-0-0-experts-0-3.gguf"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == names
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "store"]
 
 
 def test_what_was_fetched_is_given_on(wide: ModelParts, tmp_path: Path) -> None:

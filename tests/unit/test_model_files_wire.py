@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from routing.wire import model_files
 from routing.wire.cells import MAX_CHUNK_BYTES
 from routing.wire.experts import MAX_REFUSAL_BYTES, ProtocolError, RefusalCode
 from routing.wire.model_files import ModelChunk, ModelFile, ModelRequest
+
+PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 REQUEST = ModelRequest(bytes(range(32)), ModelFile.TRUNK, 7, 524_288, 262_144)
 
@@ -28,6 +32,9 @@ EXAMPLE = bytes.fromhex(
 
 
 def test_the_example() -> None:
+    block = re.search(r"```model-request\n(.*?)```", PROTOCOL.read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    assert bytes.fromhex(" ".join(line.split("#")[0] for line in block[1].splitlines())) == EXAMPLE
     assert model_files.encode_request(REQUEST) == EXAMPLE and len(EXAMPLE) == model_files.REQUEST_BYTES
     assert model_files.decode_message(EXAMPLE) == REQUEST
     lists = dataclasses.replace(REQUEST, lists=True)
