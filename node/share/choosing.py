@@ -47,7 +47,7 @@ async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str,
         if found and first is None:
             first = now
         if first is not None:
-            waits = GATHER_MOST_SECONDS if _is_dialing(node) else GATHER_SECONDS
+            waits = GATHER_MOST_SECONDS if _is_dialing(node) or offers.is_asking else GATHER_SECONDS
             if now - first >= waits:
                 break
         if first is None and now - begun >= patience(node, offers):

@@ -296,7 +296,7 @@ def test_metadata_that_sources_do_not_agree_about(wide: ModelParts, tmp_path: Pa
             assert all(each in str(caught.value) for each in (shared.metadata[:12], *peers))
             got = await get([one, two], store, "wide", folder, cells=False, metadata=shared.metadata[:10])
             assert got.metadata == shared.metadata and got.metadata_from == (two.identity.peer_id,)
-            assert len(got.by_peer) == 2  # the tensors are the same
+            assert got.by_peer.keys() <= set(peers)  # whoever is quicker: the tensors are the same
 
     run(test, seconds=60)
     stored = store.get(wide.stored.model_id)
