@@ -140,7 +140,7 @@ def test_work_never_outlives_run_blocking(interrupt_in: Callable[[float], None])
         if begun != ended:
             time.sleep(0.05)
             pytest.fail(f"interrupted after {microseconds} us, it returned before its work ended")
-    assert interrupted == 200 and len(begun) > 10  # on a busy machine most come before the thread runs
+    assert interrupted == 200 and begun  # on a busy machine most come before the thread runs
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
