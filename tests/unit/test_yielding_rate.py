@@ -83,7 +83,7 @@ def test_a_busy_machine_does_not_end_the_beginning(per_second: float, base: floa
 
 @pytest.mark.parametrize(("per_second", "base"), [(6.25e6, 0.08), (12.5e6, 0.02)])
 def test_more_work_than_cores_does_not_starve_it(per_second: float, base: float) -> None:
-    """Round trips are 10 to 30 ms longer for half of the time, and up to a quarter of a second now and then."""
+    """Round trips are 10 to 30 ms longer half of the time, and up to a quarter of a second now and then."""
     sent = 0.0
     for seed in range(6):
         rng = random.Random(seed)
