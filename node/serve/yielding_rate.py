@@ -9,8 +9,8 @@ Rules
 2. A step takes a round trip, STEP_SECONDS at least. The queue is what the shortest round trip of the step is
    above the base: a busy machine makes single ones longer.
 3. The rate doubles each step until a queue shows; from then on it moves by GAIN times how far the queue is
-   off its target, upwards by FAST_GAIN after a while without a queue, by RECOVERY_GAIN where the line carried
-   far more a moment ago. What is sent at once leans by LEAN the same way, which keeps the two from swinging.
+   off its target, FAST_GAIN after a while without a queue. What is sent at once leans by LEAN the same way,
+   which keeps the two from swinging.
    A queue that has gone one step later was none, but a busy machine: it goes on doubling.
 4. It does not fall while the queue gets shorter by DRAINS of the time: that is low enough.
 5. It does not grow while clearly less is sent than it allows.
@@ -31,13 +31,6 @@ and 0.15 a line of 50 Mbit/s and 80 ms carried 95 % instead of 98, with a longer
 FAST_GAIN = 0.08
 QUIET_STEPS = 8
 """After so many steps without half the queue that it may keep the line is far from full: others have gone."""
-
-RECOVERY_GAIN = 0.15
-BELOW_BEST = 0.7
-BEST_LASTS = 0.997
-"""Upwards, while the rate is below this share of the best that showed no queue, which is forgotten by half in
-20 s. On a machine with more work than cores one step in three looks like a queue: without it the rate fell to
-a third of the line and stayed there (simulated; 0.6 with it, and 0.85 instead of 0.7 with less noise)."""
 
 FIRST_RATE = 1 << 20
 """Bytes a second: at 80 ms what a new connection sends at once to fill its window (routing.quic.warmup)."""
@@ -60,7 +53,7 @@ RESUMES = 3
 """Times that the end of doubling may have been a mistake: where the machine is busy at the wrong moment, the
 rate would start from a tenth of the line and take ten seconds to get there."""
 
-DRAINS = 0.3
+DRAINS = 0.2
 """The queue that the beginning leaves is 200 ms long; while it empties, a rate that fell on would end far
 below the line's, and take a second to come back."""
 
@@ -87,7 +80,6 @@ class YieldingRate:
         self._resumes = RESUMES
         self._queue = 0.0  # of the step before, in seconds
         self._quiet = 0  # steps since there was a queue
-        self._best = 0.0  # the highest rate of late that was used and showed no queue
         self._before = 0.0  # the rate at which a queue showed in the step before; 0 if it did not then
         self._bases = [float("inf"), float("inf")]  # of this minute and of the one before
         self._base_since = now
@@ -136,10 +128,8 @@ class YieldingRate:
                 self._starting = True
                 self._rate = self._before
             self._before = 0.0
-        gain = self._gain(off)
+        gain = FAST_GAIN if self._quiet >= QUIET_STEPS else GAIN
         self._quiet = self._quiet + 1 if off >= 0.5 else 0
-        shown = self._rate if off >= 0.5 and is_used and not self._starting else 0.0
-        self._best = max(self._best * BEST_LASTS, shown)
         drains = self._queue - queue >= DRAINS * passed
         self._queue = queue
         if is_used if off >= 0 else not drains:
@@ -147,8 +137,3 @@ class YieldingRate:
         self._rate = min(max(self._rate, MIN_RATE), self._most)
         self._lean = min(1 + LEAN * off, self._most / self._rate)
         self._stepped_at, self._sent, self._shortest = now, 0, float("inf")
-
-    def _gain(self, off: float) -> float:
-        if off > 0 and self._rate < BELOW_BEST * self._best:
-            return RECOVERY_GAIN
-        return FAST_GAIN if self._quiet >= QUIET_STEPS else GAIN
