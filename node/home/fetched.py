@@ -161,6 +161,12 @@ class FetchedCells:
         """How many neighbours are asked for together: at least one."""
         return min(count, max(1, fetch.ASK_BYTES // self._calls[key].bytes_per_cell), wire.MAX_CELLS)
 
+    def taken(self, key: CallKey, first: int, count: int, peer_id: str) -> None:
+        """These are being asked of a peer."""
+
+    def given_back(self, key: CallKey, first: int, count: int, peer_id: str) -> None:
+        """These are not asked of it any more."""
+
     def request(
         self, key: CallKey, first: int, count: int, offset: int, length: int, call_id: int
     ) -> CellsAsked:

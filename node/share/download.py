@@ -16,9 +16,13 @@ from routing.wire import cells, model_files
 from routing.wire.experts import Refusal
 from routing.wire.model_files import ModelFile
 
-LIST_AHEAD_BYTES = 8 << 20
-"""Lists are asked for so far ahead of what they prove: a source reads it all through to make them, takes
-its time for it, and should still have it in memory when it is asked for. At 50 Mbit/s it is 1.3 s."""
+LIST_AHEAD_BYTES = 32 << 20
+"""Lists are asked for so far ahead of what they prove: a source reads it all through to make them, and should
+still have it in memory when it is asked for."""
+
+LISTED_BYTES = 2 << 20
+"""What the lists prove that are asked for together: as much as is asked for ahead (fetch.WINDOW_BYTES), so
+that several sources begin at once, each with lists of its own."""
 
 
 class Key(NamedTuple):
@@ -62,6 +66,7 @@ class Download:
         self._metadata = metadata
         self._blobs: dict[Key, list[GrowingBlob]] = {}
         self._units: dict[tuple[Key, int], int] = {}  # worked out once
+        self._promised: dict[tuple[Key, str], int] = {}  # units whose lists a peer was asked for
 
     def add(self, key: Key, blob: GrowingBlob) -> None:
         """Fetch this too. There may be several of a key, which want different parts: of two slice files."""
@@ -75,13 +80,14 @@ class Download:
             for blob in blobs:
                 lists |= blob.lists_lacking()
                 units |= blob.lacking()
-            found |= {key._replace(lists=True): lists} if lists else {}
             found |= {key: units} if units else {}
+            found |= {key._replace(lists=True): lists} if lists else {}
         return found
 
-    def askable(self, key: Key) -> int:
-        """The units that may be asked for now: what can be proven when it comes, and lists a while ahead."""
-        found = 0
+    def askable(self, key: Key, peer_id: str) -> int:
+        """The units that a peer may be asked for now: what can be proven when it comes, and lists of what is
+        next. Replies come in the order of requests: what a list proves may be asked for right behind it."""
+        found = 0 if key.lists else self._promised.get((key, peer_id), 0)
         for blob in self._blobs[key.data]:
             found |= blob.lists_due(LIST_AHEAD_BYTES) if key.lists else blob.provable
         return found
@@ -116,12 +122,23 @@ class Download:
         """How many of these neighbours are asked for together."""
         blob = self._owner(key, first)
         if key.lists:
-            return blob.lists_blob.fit(first, count, LIST_AHEAD_BYTES)
+            return blob.lists_blob.fit(first, count, LISTED_BYTES)
         return blob.blob.fit(first, count, fetch.ASK_BYTES)
 
     def incoming(self, key: Key, first: int, count: int) -> IncomingUnits:
         """A place for units that are coming. They are of one file."""
         return IncomingUnits(key, self._owner(key, first), first, count)
+
+    def taken(self, key: Key, first: int, count: int, peer_id: str) -> None:
+        """These are being asked of a peer: what lists prove, it may be asked for too."""
+        if key.lists:
+            promised = self._promised.get((key.data, peer_id), 0)
+            self._promised[key.data, peer_id] = promised | self._listed(key, first, count)
+
+    def given_back(self, key: Key, first: int, count: int, peer_id: str) -> None:
+        """These are not asked of it any more."""
+        if key.lists:
+            self._promised[key.data, peer_id] &= ~self._listed(key, first, count)
 
     def request(self, key: Key, first: int, count: int, offset: int, length: int, call_id: int) -> Request:
         """How a range of bytes of these units is asked for."""
@@ -167,6 +184,15 @@ class Download:
         """Have what is there survive a power cut."""
         for file in {id(blob.file): blob.file for blobs in self._blobs.values() for blob in blobs}.values():
             file.sync()
+
+    def _listed(self, key: Key, first: int, count: int) -> int:
+        """The units that lists prove, as bits."""
+        blob = self._blobs[key.data][0]
+        found = 0
+        for unit in range(first, first + count):
+            units = blob.blob.units_of(blob.lists_blob.part(unit))
+            found |= run_bits(units.start, len(units))
+        return found
 
     def _owner(self, key: Key, unit: int) -> GrowingBlob:
         """Whose unit it is, of the blobs of a key."""
@@ -226,7 +252,11 @@ class IncomingUnits:
                 raise WrongBytes(self._key.label)
             grown.put_list(unit, data)
             return
-        if not grown.blob.proves(unit, data, grown.lists):
-            expert = f"expert {grown.blob.part_of(unit)} of " if self._key.file is None else ""
-            raise WrongBytes(expert + self._key.label)
+        part = grown.blob.part_of(unit)
+        is_proven = part in grown.lists or not list_bytes(grown.blob.parts[part].size)
+        if not is_proven or not grown.blob.proves(unit, data, grown.lists):
+            expert = f"expert {part} of " if self._key.file is None else ""
+            raise WrongBytes(
+                expert + self._key.label + ("" if is_proven else ", without the list that proves it")
+            )
         grown.put(unit, data)

@@ -72,7 +72,7 @@ async def fetch(
     *,
     holders: Callable[[Key], Iterable[tuple[str, int]]],
     connection_to: Callable[[str], Connection | None],
-    askable: Callable[[Key], int] = lambda key: EVERY,
+    askable: Callable[[Key, str], int] = lambda key, peer_id: EVERY,
     rate: float = math.inf,
     distrusted: Mapping[str, str] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -108,12 +108,14 @@ class _Run(Generic[Key]):
     """Neighbouring units asked of one source.
 
     Attributes:
+        peer_id: the source.
         first, count: which they are.
         left: units that are not complete, as bits.
         asked: bytes that were asked for.
         is_over: given back, so that nothing more of it counts.
     """
 
+    peer_id: str
     key: Key
     first: int
     count: int
@@ -229,10 +231,14 @@ class _Fetch(Generic[Key]):
         if found is None:
             return None
         key, first, count = found
-        return _Run(key, first, count, self._target.incoming(key, first, count), run_bits(first, count))
+        incoming = self._target.incoming(key, first, count)
+        self._target.taken(key, first, count, source.peer_id)
+        return _Run(source.peer_id, key, first, count, incoming, run_bits(first, count))
 
     def give_back(self, run: _Run[Key]) -> None:
         """What is left of a run is for others, or for later."""
+        if run.left:
+            self._target.given_back(run.key, run.first, run.count, run.peer_id)
         self._work.give_back(run.key, run.left)
         run.left, run.is_over = 0, True
         run.incoming.close()

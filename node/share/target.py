@@ -56,6 +56,12 @@ class Target(Protocol[Key]):
             LocalError: the file cannot be made.
         """
 
+    def taken(self, key: Key, first: int, count: int, peer_id: str) -> None:
+        """These are being asked of a peer."""
+
+    def given_back(self, key: Key, first: int, count: int, peer_id: str) -> None:
+        """These are not, or not all of them, asked of it any more."""
+
     def request(self, key: Key, first: int, count: int, offset: int, length: int, call_id: int) -> Request:
         """How a range of bytes of these units is asked for."""
 

@@ -111,14 +111,15 @@ class Work(Generic[Key]):
     Args:
         lacking: what is to be fetched, as bits, in order.
         holders: who holds units of this key now, in order of preference: (peer id, units as bits).
-        askable: of the units of a key those that may be asked for now, as bits: others must have come before.
+        askable: (key, peer id) -> of the key's units those that this peer may be asked for now, as bits:
+            others must have come before.
     """
 
     def __init__(
         self,
         lacking: Mapping[Key, int],
         holders: Callable[[Key], Iterable[tuple[str, int]]],
-        askable: Callable[[Key], int] = lambda key: EVERY,
+        askable: Callable[[Key, str], int] = lambda key, peer_id: EVERY,
     ) -> None:
         self._pending = dict(lacking)  # keys of which nothing is left stay, for their order
         self._holders = holders
@@ -167,7 +168,7 @@ class Work(Generic[Key]):
             return 0
         held = dict(self._holders(key)).get(source.peer_id, 0)
         can_give = bits & held & ~source.refuses.get(key, 0)
-        return can_give & self._askable(key) if can_give else 0
+        return can_give & self._askable(key, source.peer_id) if can_give else 0
 
     def is_slow(self, source: Source, key: Key, bits: int, may: Callable[[str], bool]) -> bool:
         """Whether others, who are far faster, could send all of these units as well.

@@ -17,7 +17,7 @@ A, B = (0, 0), (5, 0)
 def work(
     lacking: Mapping[CallKey, int],
     held: Mapping[str, Mapping[CallKey, int]],
-    askable: Callable[[CallKey], int] = lambda key: EVERY,
+    askable: Callable[[CallKey, str], int] = lambda key, peer_id: EVERY,
 ) -> Work[CallKey]:
     def holders(key: CallKey) -> list[tuple[str, int]]:
         return [(peer, cells[key]) for peer, cells in held.items() if key in cells]
@@ -82,7 +82,8 @@ def test_what_a_source_refuses_it_is_not_asked_again() -> None:
 
 def test_what_must_come_before_is_waited_for() -> None:
     open_now = {A: 0b11, B: 0}
-    left = work({A: 0b11, B: 0b111}, {"x": {A: 0b11, B: 0b111}, "y": {B: 0b111}}, open_now.__getitem__)
+    held = {"x": {A: 0b11, B: 0b111}, "y": {B: 0b111}}
+    left = work({A: 0b11, B: 0b111}, held, lambda key, peer_id: open_now[key])
     x, y = left.useful(anybody)
     assert left.can_take(x) and not left.can_take(y) and left.take(y, at_most(9)) is None
     assert left.take(x, at_most(9)) == (A, 0, 2)

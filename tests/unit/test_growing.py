@@ -199,8 +199,26 @@ def test_a_target_counts_bytes_but_not_lists(tmp_path: Path) -> None:
     with grown(tmp_path) as blob:
         download.add(KEY, blob)
         lacking = download.lacking()
-        assert list(lacking) == [KEY._replace(lists=True), KEY]
+        assert list(lacking) == [KEY, KEY._replace(lists=True)]
         assert download.bytes_of(lacking) == BLOB.n_bytes
         assert download.units(KEY, 1) == -1  # of files peers hold all
         give(blob, 0)
         assert download.bytes_of(download.lacking()) == BLOB.n_bytes - SIZES[0]
+
+
+def test_what_a_list_proves_is_asked_of_the_same_peer_right_behind_it(tmp_path: Path) -> None:
+    download, lists = Download(bytes(32)), KEY._replace(lists=True)
+    with grown(tmp_path) as blob:
+        download.add(KEY, blob)
+        small = blob.provable
+        assert numbers(download.askable(lists, "x")) == [0, 1]
+        download.taken(lists, 0, 1, "x")
+        assert numbers(download.askable(KEY, "x") & ~small) == list(BLOB.units_of(1))
+        assert download.askable(KEY, "y") == small
+        chunk = IncomingUnits(KEY, blob, BLOB.units_of(1).start, 1)
+        with pytest.raises(WrongBytes, match="without the list that proves it"):
+            chunk.take(memoryview(WHOLE)[slice(BLOB.part_start(1), BLOB.part_start(1) + CHUNK_BYTES)])
+        download.given_back(lists, 0, 1, "x")
+        assert download.askable(KEY, "x") == small
+        give(blob, BLOB.units_of(1).start)
+        assert numbers(download.askable(KEY, "y") & ~small) == list(BLOB.units_of(1))
