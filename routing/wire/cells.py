@@ -28,32 +28,21 @@ from routing.wire.experts import (
     SliceKind,
 )
 from routing.wire.limits import MAX_EXPERT, MAX_MISSING
-from routing.wire.messages import MAGIC, TYPE_ANSWER, TYPE_REFUSAL, TYPE_REQUEST, VERSION
-from routing.wire.messages import decode_message as decode_experts_message
+from routing.wire.messages import TYPE_ANSWER, TYPE_REQUEST
 from routing.wire.messages import encode_message as encode_experts_message
+from routing.wire.transfer import CHUNK_HEADER_BYTES as CHUNK_HEADER_BYTES
+from routing.wire.transfer import MAX_CHUNK_BYTES as MAX_CHUNK_BYTES
+from routing.wire.transfer import MAX_OFFSET as MAX_OFFSET
+from routing.wire.transfer import chunk_fault, decode_head, encode_head, message_error
 
 PROTOCOL_ID = "/panal/cells/1"
-
-MAX_CHUNK_BYTES = 512 << 10
-"""Bytes of a blob in one answer. A message stays below what a stream takes at once (SEND_BACKLOG_HIGH), so
-that neither end holds more than one of them for a stream; at 50 Mbit/s it is there in 80 ms."""
 
 MAX_CELLS = MAX_MISSING
 """Experts in a request: twice the most a layer has, and no more than a refusal can name."""
 
-MAX_OFFSET = (1 << 63) - 1
-"""Of a chunk in its blob. How much a blob really has is the manifest's to say."""
-
-FLAG_LISTS = 0x0001
-"""The request is for the experts' lists of digests, not for their bytes."""
-
 REQUEST_BYTES = 64
 """Size of every request: the largest message that a server takes."""
 
-CHUNK_HEADER_BYTES = 16
-
-# magic, version, type, flags, call id, layer, call index, slice kind: as in routing.wire.messages
-_PREFIX = struct.Struct("<4sBBHIHBB")
 # model id, first expert, experts, bytes, offset
 _REQUEST = struct.Struct("<32sHHIQ")
 
@@ -115,31 +104,18 @@ def encode_request(request: CellsRequest) -> bytes:
     if fault or len(request.model_id) != MODEL_ID_BYTES or not _fits_prefix(request):
         raise LocalError(f"a request for cells cannot be sent: {fault or 'a number is out of range'}")
     fields = (request.model_id, request.first, request.count, request.length, request.offset)
-    flags = FLAG_LISTS if request.lists else 0
-    return _encode_prefix(TYPE_REQUEST, request, flags) + _REQUEST.pack(*fields)
+    head = encode_head(TYPE_REQUEST, request.call_id, request.layer, request.call_index, lists=request.lists)
+    return head + _REQUEST.pack(*fields)
 
 
 def encode_chunk_header(request: CellsRequest) -> bytes:
     """The first CHUNK_HEADER_BYTES of the answer to a request; the bytes asked for follow."""
-    return _encode_prefix(TYPE_ANSWER, request)
+    return encode_head(TYPE_ANSWER, request.call_id, request.layer, request.call_index)
 
 
 def encode_refusal(refusal: Refusal) -> bytes:
     """A refusal as bytes, without the frame's length."""
     return encode_experts_message(refusal)
-
-
-def _encode_prefix(message_type: int, request: CellsRequest, flags: int = 0) -> bytes:
-    return _PREFIX.pack(
-        MAGIC,
-        VERSION,
-        message_type,
-        flags,
-        request.call_id,
-        request.layer,
-        request.call_index,
-        SliceKind.EXPERTS,
-    )
 
 
 def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
@@ -148,41 +124,22 @@ def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
     Raises:
         ProtocolError: the bytes are no message of this protocol.
     """
-    view = memoryview(buffer).cast("B")
-
-    def error(what: str, call_id: int = 0) -> ProtocolError:
-        return ProtocolError(f"cells message of {peer or 'a peer'}: {what}", peer=peer, call_id=call_id)
-
-    if len(view) < _PREFIX.size:
-        raise error(f"{len(view)} bytes are too few for a header")
-    magic, version, message_type, flags, call_id, layer, call_index, kind = _PREFIX.unpack_from(view)
-    if magic != MAGIC:
-        raise error(f"it begins with {magic.hex()}, not {MAGIC.hex()}")
-    if version != VERSION:
-        raise error(f"version {version} where {VERSION} was agreed: one of the two needs an update")
-    if message_type == TYPE_REFUSAL:
-        refusal = decode_experts_message(view, peer=peer)
-        assert isinstance(refusal, Refusal), "the type says so"
-        return refusal
-    if kind != SliceKind.EXPERTS:
-        raise error(f"slice kind {kind} where {int(SliceKind.EXPERTS)} (experts) belongs", call_id)
-    if flags & ~(FLAG_LISTS if message_type == TYPE_REQUEST else 0):
-        raise error(f"unknown flags {flags:#06x}", call_id)
-    if message_type == TYPE_ANSWER:
-        size = len(view) - CHUNK_HEADER_BYTES
-        if not 1 <= size <= MAX_CHUNK_BYTES:
-            raise error(f"a chunk of {size} bytes, 1 to {MAX_CHUNK_BYTES} are allowed", call_id)
-        return CellsChunk(call_id, layer, call_index, view[CHUNK_HEADER_BYTES:].toreadonly())
-    if message_type != TYPE_REQUEST:
-        raise error(f"unknown message type {message_type}", call_id)
-    if len(view) != REQUEST_BYTES:
-        raise error(f"a request of {len(view)} bytes, not {REQUEST_BYTES}", call_id)
-    model_id, first, count, length, offset = _REQUEST.unpack_from(view, _PREFIX.size)
-    lists = bool(flags & FLAG_LISTS)
-    request = CellsRequest(model_id, layer, call_index, call_id, first, count, offset, length, lists)
+    head = decode_head(buffer, "cells", REQUEST_BYTES, peer=peer)
+    if isinstance(head, Refusal):
+        return head
+    if head.kind != SliceKind.EXPERTS:
+        said = f"slice kind {head.kind} where {int(SliceKind.EXPERTS)} (experts) belongs"
+        raise message_error("cells", said, peer, head.call_id)
+    layer, call_index = head.number, head.index
+    if head.message_type == TYPE_ANSWER:
+        return CellsChunk(head.call_id, layer, call_index, head.data)
+    model_id, first, count, length, offset = _REQUEST.unpack(head.data)
+    request = CellsRequest(
+        model_id, layer, call_index, head.call_id, first, count, offset, length, head.lists
+    )
     fault = _fault(request)
     if fault:
-        raise error(fault, call_id)
+        raise message_error("cells", fault, peer, head.call_id)
     return request
 
 
@@ -226,11 +183,7 @@ def _fault(request: CellsRequest) -> str:
         return f"{request.count} experts, 1 to {MAX_CELLS} are allowed"
     if not 0 <= request.first <= MAX_EXPERT - (request.count - 1):
         return f"experts {request.first} and {request.count - 1} more, the last possible is {MAX_EXPERT}"
-    if not 1 <= request.length <= MAX_CHUNK_BYTES:
-        return f"a chunk of {request.length} bytes, 1 to {MAX_CHUNK_BYTES} are allowed"
-    if not 0 <= request.offset <= MAX_OFFSET:
-        return f"offset {request.offset} is out of range"
-    return ""
+    return chunk_fault(request.offset, request.length)
 
 
 def _fits_prefix(request: CellsRequest) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from routing.errors import LocalError
-from routing.wire.cells import CHUNK_HEADER_BYTES, FLAG_LISTS, MAX_CHUNK_BYTES, MAX_OFFSET
 from routing.wire.codecs import Buffer
 from routing.wire.experts import (
     MAX_REFUSAL_BYTES,
@@ -25,16 +24,20 @@ from routing.wire.experts import (
     RefusalCode,
     SliceKind,
 )
-from routing.wire.messages import MAGIC, TYPE_ANSWER, TYPE_REFUSAL, TYPE_REQUEST, VERSION
-from routing.wire.messages import decode_message as decode_experts_message
+from routing.wire.messages import TYPE_ANSWER, TYPE_REQUEST
+from routing.wire.transfer import (
+    CHUNK_HEADER_BYTES,
+    chunk_fault,
+    decode_head,
+    encode_head,
+    message_error,
+)
 
 PROTOCOL_ID = "/panal/model/1"
 
 REQUEST_BYTES = 96
 """Size of every request: the largest message that a server takes."""
 
-# magic, version, type, flags, call id, file, reserved (a call index elsewhere), slice kind
-_PREFIX = struct.Struct("<4sBBHIHBB")
 # model id, metadata's digest, offset, bytes, reserved
 _REQUEST = struct.Struct("<32s32sQII")
 
@@ -105,20 +108,14 @@ def encode_request(request: ModelRequest) -> bytes:
     sizes = len(request.model_id), len(request.metadata)
     if fault or sizes != (MODEL_ID_BYTES, len(_NO_DIGEST)) or not 0 <= request.call_id <= _U32_MAX:
         raise LocalError(f"a request for a model cannot be sent: {fault or 'a field has a wrong size'}")
-    flags = FLAG_LISTS if request.lists else 0
     fields = (request.model_id, request.metadata, request.offset, request.length, 0)
-    return _encode_prefix(TYPE_REQUEST, request, flags) + _REQUEST.pack(*fields)
+    head = encode_head(TYPE_REQUEST, request.call_id, request.file, lists=request.lists)
+    return head + _REQUEST.pack(*fields)
 
 
 def encode_chunk_header(request: ModelRequest) -> bytes:
     """The first CHUNK_HEADER_BYTES of the answer to a request; the bytes asked for follow."""
-    return _encode_prefix(TYPE_ANSWER, request, 0)
-
-
-def _encode_prefix(message_type: int, request: ModelRequest, flags: int) -> bytes:
-    return _PREFIX.pack(
-        MAGIC, VERSION, message_type, flags, request.call_id, request.file, 0, SliceKind.EXPERTS
-    )
+    return encode_head(TYPE_ANSWER, request.call_id, request.file)
 
 
 def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
@@ -127,43 +124,25 @@ def decode_message(buffer: Buffer, *, peer: str = "") -> Message:
     Raises:
         ProtocolError: the bytes are no message of this protocol.
     """
-    view = memoryview(buffer).cast("B")
+    head = decode_head(buffer, "model", REQUEST_BYTES, peer=peer)
+    if isinstance(head, Refusal):
+        return head
 
-    def error(what: str, call_id: int = 0) -> ProtocolError:
-        return ProtocolError(f"model message of {peer or 'a peer'}: {what}", peer=peer, call_id=call_id)
+    def error(said: str) -> ProtocolError:
+        return message_error("model", said, peer, head.call_id)
 
-    if len(view) < _PREFIX.size:
-        raise error(f"{len(view)} bytes are too few for a header")
-    magic, version, message_type, flags, call_id, number, reserved, kind = _PREFIX.unpack_from(view)
-    if magic != MAGIC:
-        raise error(f"it begins with {magic.hex()}, not {MAGIC.hex()}")
-    if version != VERSION:
-        raise error(f"version {version} where {VERSION} was agreed: one of the two needs an update")
-    if message_type == TYPE_REFUSAL:
-        refusal = decode_experts_message(view, peer=peer)
-        assert isinstance(refusal, Refusal), "the type says so"
-        return refusal
-    if reserved or kind != SliceKind.EXPERTS:
-        raise error(f"bytes {reserved} and {kind} where 0 and {int(SliceKind.EXPERTS)} belong", call_id)
-    if flags & ~(FLAG_LISTS if message_type == TYPE_REQUEST else 0):
-        raise error(f"unknown flags {flags:#06x}", call_id)
-    file = _FILES.get(number)
+    if head.index or head.kind != SliceKind.EXPERTS:
+        raise error(f"bytes {head.index} and {head.kind} where 0 and {int(SliceKind.EXPERTS)} belong")
+    file = _FILES.get(head.number)
     if file is None:
-        raise error(f"unknown file {number}", call_id)
-    if message_type == TYPE_ANSWER:
-        size = len(view) - CHUNK_HEADER_BYTES
-        if not 1 <= size <= MAX_CHUNK_BYTES:
-            raise error(f"a chunk of {size} bytes, 1 to {MAX_CHUNK_BYTES} are allowed", call_id)
-        return ModelChunk(call_id, file, view[CHUNK_HEADER_BYTES:].toreadonly())
-    if message_type != TYPE_REQUEST:
-        raise error(f"unknown message type {message_type}", call_id)
-    if len(view) != REQUEST_BYTES:
-        raise error(f"a request of {len(view)} bytes, not {REQUEST_BYTES}", call_id)
-    model_id, metadata, offset, length, zero = _REQUEST.unpack_from(view, _PREFIX.size)
-    request = ModelRequest(model_id, file, call_id, offset, length, bool(flags & FLAG_LISTS), metadata)
+        raise error(f"unknown file {head.number}")
+    if head.message_type == TYPE_ANSWER:
+        return ModelChunk(head.call_id, file, head.data)
+    model_id, metadata, offset, length, zero = _REQUEST.unpack(head.data)
+    request = ModelRequest(model_id, file, head.call_id, offset, length, head.lists, metadata)
     fault = _fault(request) or (f"reserved bytes {zero}" if zero else "")
     if fault:
-        raise error(fault, call_id)
+        raise error(fault)
     return request
 
 
@@ -195,10 +174,9 @@ def refusal_to(request: ModelRequest, code: RefusalCode, text: str = "", *, load
 
 def _fault(request: ModelRequest) -> str:
     """What is wrong with a request's numbers; "" if nothing."""
-    if not 1 <= request.length <= MAX_CHUNK_BYTES:
-        return f"a chunk of {request.length} bytes, 1 to {MAX_CHUNK_BYTES} are allowed"
-    if not 0 <= request.offset <= MAX_OFFSET:
-        return f"offset {request.offset} is out of range"
+    fault = chunk_fault(request.offset, request.length)
+    if fault:
+        return fault
     if (request.file is ModelFile.METADATA) != (request.metadata != _NO_DIGEST):
         return "the metadata's digest belongs to a request for metadata, and to no other"
     return ""
