@@ -227,7 +227,7 @@ def _who(config: NodeConfig) -> tuple[Identity, Membership]:
         if config.identity_path.exists():
             Identity.load(config.identity_path)
         return Identity.generate(), Membership(config.swarm.swarm)
-    from node.swarm.node import load_membership
+    from node.swarm.own_membership import load_membership
     from node.swarm.place import Place
 
     place = Place.of(config)

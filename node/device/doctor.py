@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from node.config import NodeConfig
+from node.device.asking import ask
 from node.device.folder import NodeFolder
 from node.device.lock import holder
 from node.device.logs import last_lines
@@ -142,15 +143,7 @@ def _netcheck(config: NodeConfig) -> Any:
     command = [sys.executable, "-P", "-m", "node.cli.main", "netcheck", "--json"]
     if not is_bare(config):
         command += ["-c", str(config.path)]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=NETCHECK_SECONDS,
-        check=False,
-    )
+    done = ask(command, NETCHECK_SECONDS)
     try:
         return json.loads(done.stdout)
     except ValueError:

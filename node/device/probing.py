@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from node.device.asking import ask
 from node.device.device_use import Seen, parse_cpu_times, parse_idle_hint, parse_power
 
 LOGINCTL_SECONDS = 2.0
@@ -43,15 +44,7 @@ class Probe:
             return None
         command = [self._loginctl, "show", "--property=IdleHint", "--property=IdleSinceHint"]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=LOGINCTL_SECONDS,
-                check=False,
-            )
+            done = ask(command, LOGINCTL_SECONDS)
         except (OSError, subprocess.SubprocessError):
             return None
         return parse_idle_hint(done.stdout) if done.returncode == 0 else None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
+
+from node.device.asking import ask
 
 MAX_TEXT = 256 << 10
 """Bytes of a config, or of a file in /proc, or of what a command says."""
@@ -74,15 +75,7 @@ def llama_facts(path: Path | None) -> Report:
         "found = library.load(sys.argv[1] or None); print(found.path); print(found.system_info())"
     )
     command = [sys.executable, "-P", "-c", code, "" if path is None else str(path)]
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=60,
-        check=False,
-    )
+    done = ask(command, 60)
     if done.returncode:
         said = done.stderr.strip().splitlines()
         return {"error": said[-1] if said else f"ended with code {done.returncode}"}

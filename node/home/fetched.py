@@ -12,7 +12,6 @@ used, by this process or by another that reads the same files, and what was comp
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -29,11 +28,17 @@ from node.model.gguf.writer import DISK_MARGIN_BYTES
 from node.model.manifest import ExpertCall, Manifest
 from node.serve.cells import Cells
 from node.share import fetch
+from node.share.folder_lock import lock_folder
 from node.share.requests import CellsAsked
 from node.sizes import size_text
 from routing.errors import LocalError
 from routing.wire import cells as wire
 from routing.wire.experts import Refusal
+
+IN_USE = (
+    "another panal fetches cells into it; wait until it is done, or give this one another store (store in "
+    "the config, --store or $PANAL_STORE)"
+)
 
 
 class FetchedCells:
@@ -67,7 +72,7 @@ class FetchedCells:
         self._calls: dict[CallKey, ExpertCall] = {(call.layer, call.index): call for call in manifest.calls}
         self._files: dict[CallKey, CellFile] = {}
         self._unsealed: set[CallKey] = set()
-        self._lock = _lock(self.folder) if writable else None
+        self._lock = lock_folder(self.folder, IN_USE, cannot) if writable else None
         try:
             if writable:
                 self._remove_leftovers()
@@ -291,25 +296,3 @@ class FetchedCells:
             except OSError as error:
                 raise cannot(file.path, "removed", error) from None
         file.close()
-
-
-def _lock(folder: Path) -> int:
-    """An open file that no other process has, until it is closed or its owner dies.
-
-    Raises:
-        LocalError: another has it, or the folder cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise cannot(folder, "used", error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise LocalError(
-            f"{folder}: another panal fetches cells into it; wait until it is done, or give this one another "
-            "store (store in the config, --store or $PANAL_STORE)"
-        ) from None
-    return lock

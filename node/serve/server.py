@@ -17,6 +17,7 @@ from node.engine.kernels import Kernels
 from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
 from node.software import software
+from node.swarm.holdings_told import tell_holdings
 from routing.dispatch.combine import sum_pairs, sum_runs
 from routing.errors import LocalError
 from routing.peer_calls import PeerCalls
@@ -151,13 +152,7 @@ class ExpertServer:
 
     async def serve_slices(self, stream: Stream) -> None:
         """Handler of `/panal/slices/1`."""
-        while True:
-            try:
-                message = await stream.receive_message(holdings.MAX_REQUEST_BYTES)
-            except StreamClosed:
-                return
-            holdings.decode_request(message, peer=stream.peer_id)
-            await stream.send_message(self._told)
+        await tell_holdings(stream, lambda: self._told)
 
     async def serve_experts(self, stream: Stream) -> None:
         """Handler of `/panal/experts/1`: one request after the other; more at once take more streams."""

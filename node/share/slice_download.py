@@ -10,7 +10,6 @@ The name is made of the model id and the ranges only: nothing that a peer says i
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from node.model.slice_file import plan_slice, read_slice
 from node.model.store import SHORT_ID
 from node.share.blob import Blob, Part
 from node.share.download import Download, Key
+from node.share.folder_lock import lock_folder
 from node.share.growing import GrowingBlob, GrowingFile, Places, cannot
 from routing.errors import LocalError
 
@@ -162,25 +162,6 @@ def parse_slice_name(name: str) -> tuple[str, range, range] | None:
         return None
     layers = range(int(match["l0"]), int(match["l1"]) + 1)
     return match["id"], layers, range(int(match["e0"]), int(match["e1"]) + 1)
-
-
-def lock_folder(folder: Path) -> int:
-    """Make a folder if need be; an open file in it that no other process has, until it is closed.
-
-    Raises:
-        LocalError: another has it, or the folder cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise cannot(folder, "used", error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise LocalError(f"{folder}: another panal is fetching this; wait until it is done") from None
-    return lock
 
 
 def sync_folder(folder: Path) -> None:

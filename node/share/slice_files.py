@@ -19,7 +19,8 @@ from node.inspection import runs
 from node.model.gguf.errors import GGUFError
 from node.model.slice_file import read_slice
 from node.model.store import Store, replace_file
-from node.share.slice_download import WORK_SUFFIX, lock_folder, parse_slice_name
+from node.share.folder_lock import lock_folder
+from node.share.slice_download import WORK_SUFFIX, parse_slice_name
 from routing.errors import LocalError
 
 NAME = "slices.json"

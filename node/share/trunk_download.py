@@ -29,9 +29,9 @@ from node.model.store import Source, Store, StoredModel
 from node.model.trunk import plan_trunk
 from node.share.blob import Blob, Part
 from node.share.download import Download, Key
+from node.share.folder_lock import lock_folder
 from node.share.growing import GrowingBlob, GrowingFile, Places, straight
 from node.share.metadata import read_metadata
-from node.share.slice_download import lock_folder
 from routing.wire.model_files import ModelFile
 from routing.wire.model_list import Metadata
 

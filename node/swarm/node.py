@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 import trio
 
-from node.software import software
 from node.swarm import dial_me
 from node.swarm.announcing import Announcer, Offered
 from node.swarm.candidates import Candidates
@@ -18,14 +17,15 @@ from node.swarm.control import Control
 from node.swarm.dial_me import DialMeService
 from node.swarm.directory_keeper import DirectoryKeeper
 from node.swarm.finding import Finder
+from node.swarm.holdings_told import tell_nothing
 from node.swarm.meeting import Meetings
 from node.swarm.memory import Memory
+from node.swarm.own_membership import load_membership
 from node.swarm.place import Place
 from node.swarm.relay_keeper import RelayKeeper
 from node.swarm.watching import NOBODY, Watchers, Watching
 from node.swarm.ways import Ways, standing_of
 from node.swarm.whereabouts import Whereabouts, is_ip, is_narrower
-from node.swarm_files import read_member
 from relay import punch_plan, reach_wire
 from relay.contacts import Contacts
 from relay.dialback import DialBackService
@@ -42,18 +42,14 @@ from routing.identity import PeerId
 from routing.lan import LanDiscovery
 from routing.libp2p.directory import Directory
 from routing.links import PeerLinks
-from routing.membership import Membership, check_member
+from routing.membership import check_member
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint, Handler
-from routing.quic.errors import StreamClosed
-from routing.quic.stream import Stream
 from routing.remembered import RememberedPeers
 from routing.routes import Standing
 from routing.wire import exchange as exchange_wire
 from routing.wire import holdings
 from routing.wire.advert import CLOCK_SKEW, Advert
-from routing.wire.holdings import Holdings
-from routing.wire.messages import VERSION
 
 log = logging.getLogger("panal.swarm")
 
@@ -300,7 +296,7 @@ class SwarmNode:
             reach_wire.PROTOCOL_ID: lambda stream: self._dial_backs.serve(stream),
             punch_plan.PROTOCOL_ID: lambda stream: self._puncher.serve(stream),
             dial_me.PROTOCOL_ID: lambda stream: self._dial_me.serve(stream),
-            holdings.PROTOCOL_ID: lambda stream: _serve_nothing(stream, self.role.offered().name),
+            holdings.PROTOCOL_ID: lambda stream: tell_nothing(stream, self.role.offered().name),
         }
         return handlers | dict(self.role.handlers)
 
@@ -461,37 +457,3 @@ class SwarmNode:
                 CLOCK_SKEW,
             )
         return set(wrong)
-
-
-def load_membership(place: Place) -> Membership:
-    """What this node shows to others.
-
-    Raises:
-        LocalError: the member certificate cannot be read, has expired, or is not this node's.
-    """
-    swarm, path = place.swarm.swarm, place.swarm.member
-    if path is None:
-        return Membership(swarm, b"")
-    certificate = read_member(path)
-    reason = check_member(swarm, certificate, place.identity.peer_id, time.time())
-    if reason:
-        raise LocalError(
-            f"{path}: this node ({place.identity.peer_id}) {reason}; panal swarm join INVITATION mends it"
-        )
-    return Membership(swarm, certificate)
-
-
-async def _serve_nothing(stream: Stream, name: str) -> None:
-    """`/panal/slices/1` of a node that only asks."""
-    told = holdings.encode_holdings(
-        Holdings(
-            versions=[VERSION], name=name, slices=[], codecs=[], combines=[], max_rows=1, software=software()
-        )
-    )
-    while True:
-        try:
-            message = await stream.receive_message(holdings.MAX_REQUEST_BYTES)
-        except StreamClosed:
-            return
-        holdings.decode_request(message, peer=stream.peer_id)
-        await stream.send_message(told)

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from node.config import load_config
-from node.swarm.node import load_membership
+from node.swarm.own_membership import load_membership
 from node.swarm.place import Place
 from relay.contacts import Contacts
 from relay.dialback import DIAL_BACKS_PER_PEER, PROBES_PER_TARGET, DialBackService
