@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from routing.dispatch.choice import clear
-from routing.dispatch.holders import HOME, Holder, LayerHolders
+from routing.dispatch.holders import HOME, Holder, LayerHolders, Slack
 from routing.latency import Cost
+from routing.tariff import Tariff, noticed
 from routing.wire.holdings import Holdings
 
 REFERENCE_PAIRS = 4
@@ -72,6 +73,9 @@ class HolderTable:
         self._unusable = unusable
         self._costs: Mapping[str, Cost] = {}
         self._doubted: frozenset[str] = frozenset()
+        self._barred: Mapping[str, str] = {}
+        self._tariff: Tariff | None = None
+        self._asked: Mapping[int, Mapping[str, float]] = {}  # by layer and peer
         self._peers: dict[str, _Peer] = {}
         self._home: dict[tuple[int, int], Holder] = {}
         self._ready: dict[tuple[int, int], LayerHolders] = {}
@@ -102,7 +106,22 @@ class HolderTable:
 
     def peers(self) -> list[str]:
         """Everybody who is connected and can be asked."""
-        return [peer_id for peer_id, peer in self._peers.items() if peer.connected and not peer.unusable]
+        return [
+            peer_id
+            for peer_id, peer in self._peers.items()
+            if peer.connected and not peer.unusable and peer_id not in self._barred
+        ]
+
+    def bar(self, reasons: Mapping[str, str]) -> None:
+        """From now on these peers are not asked for anything, with why in words; all others may be again."""
+        if reasons != self._barred:
+            self._barred = dict(reasons)
+            self._ready = {}
+
+    def build_of(self, peer_id: str) -> str:
+        """The build class that a peer told; "" if it did not, or is not known."""
+        peer = self._peers.get(peer_id)
+        return "" if peer is None else peer.holdings.build
 
     def weigh(self, costs: Mapping[str, Cost], doubted: Collection[str]) -> None:
         """Take note of what asking each peer costs now, and of whom others are to be asked before.
@@ -117,6 +136,24 @@ class HolderTable:
         shown = {peer: self._shown(peer, cost) for peer, cost in costs.items()}
         if shown != self._costs or self._doubted != frozenset(doubted):
             self._costs, self._doubted = shown, frozenset(doubted)
+            self._ready = {}
+
+    def price(self, tariff: Tariff | None) -> None:
+        """Take note of what each peer asks now; None: nobody asks for anything.
+
+        Changes smaller than a step are passed over (routing.tariff).
+        """
+        asked: dict[int, dict[str, float]] = {}
+        if tariff is not None:
+            for layer in {layer for layer, _ in self._calls}:
+                before = self._asked.get(layer, {})
+                asked[layer] = {
+                    peer_id: noticed(tariff.prices(peer_id, layer), before.get(peer_id))
+                    for peer_id in self.peers()
+                    if self._held(self._peers[peer_id], (layer, 0))
+                }
+        if asked != self._asked or tariff is not self._tariff:
+            self._tariff, self._asked = tariff, asked
             self._ready = {}
 
     def _shown(self, peer_id: str, cost: Cost) -> Cost:
@@ -167,8 +204,9 @@ class HolderTable:
         told = {}
         for peer_id, peer in sorted(self._peers.items()):
             slices = peer.holdings.slices
-            if peer.connected and peer.unusable and slices:
-                told[peer_id] = [peer.unusable]
+            reason = self._barred.get(peer_id, "") or peer.unusable
+            if peer.connected and reason and slices:
+                told[peer_id] = [reason]
             elif peer.connected and all(held.model_id != self._model_id for held in slices):
                 told[peer_id] = [f"serves {held.architecture} {held.model_id[:12]}" for held in slices]
         return told
@@ -180,22 +218,34 @@ class HolderTable:
         costs, doubted = self._costs, self._doubted
         # A peer that came just now is not better than the known.
         unknown = max(costs.values(), key=lambda cost: cost.of(1), default=Cost(0.0, 0.0))
+        # Of a layer's first call: the others are in its price.
+        tariff, asked = self._tariff, self._asked.get(key[0], {}) if key[1] == 0 else {}
+        unit = 0.0 if tariff is None else tariff.per_unit(asked)
+        dearest = max(asked.values(), default=0.0)
         for peer_id, peer in sorted(self._peers.items()):
-            held = peer.held.get(key)
-            if held is None:
-                held = peer.held[key] = Holder.of_runs(peer_id, self._runs(peer.holdings, key)).held
+            held = self._held(peer, key)
             if not held:
                 continue
-            if peer.connected and not peer.unusable:
+            barred = self._barred.get(peer_id, "")
+            if peer.connected and not peer.unusable and not barred:
                 cost = costs.get(peer_id, unknown)
-                holder = Holder(peer_id, held, cost.seconds, cost.per_pair)
+                price = unit * asked.get(peer_id, dearest) if unit else 0.0
+                holder = Holder(peer_id, held, cost.seconds, cost.per_pair, price)
                 (reserve if peer_id in doubted else holders).append(holder)
             else:
-                formerly[peer_id] = (held, peer.unusable or peer.reason)
+                formerly[peer_id] = (held, barred or peer.unusable or peer.reason)
         for ordered in (holders, reserve):
             ordered.sort(key=lambda each: each.least)
         home = [self._home[key]] if key in self._home else []
-        return LayerHolders(key[0], (*home, *holders), formerly, tuple(reserve))
+        slack = Slack() if tariff is None else tariff.slack
+        return LayerHolders(key[0], (*home, *holders), formerly, tuple(reserve), slack=slack)
+
+    def _held(self, peer: _Peer, key: tuple[int, int]) -> int:
+        """Experts of a call, as bits, that a peer told of; worked out once."""
+        held = peer.held.get(key)
+        if held is None:
+            held = peer.held[key] = Holder.of_runs("", self._runs(peer.holdings, key)).held
+        return held
 
     def _runs(self, holdings: Holdings, key: tuple[int, int]) -> list[tuple[int, int]]:
         shape = self._calls[key]

@@ -9,10 +9,15 @@ from typing import Protocol
 from routing.estimates import Estimates
 from routing.latency import Cost
 from routing.table import HolderTable
+from routing.tariff import Tariff
 
 WEIGH_SECONDS = 0.25
 """How often the table hears what peers cost, and at once when somebody is doubted: a plan is made for each
 layer of each token, and a choice that lasts a quarter of a second is fresh enough."""
+
+
+PRICE_SECONDS = 2.0
+"""How often it hears what they ask, and at once when peers come: quotes change once a minute."""
 
 
 class Way(Protocol):
@@ -32,6 +37,9 @@ class Weighing:
 
     Args:
         ways: how a peer is reached; None while it is not connected.
+
+    Attributes:
+        tariff: what peers ask and what that is worth; None: nobody asks for anything. May be set at any time.
     """
 
     def __init__(self, table: HolderTable, estimates: Estimates, ways: Callable[[str], Way | None]) -> None:
@@ -40,6 +48,9 @@ class Weighing:
         self._ways = ways
         self._due = -math.inf
         self._changes = 0
+        self._prices_due = -math.inf
+        self._priced: tuple[Tariff | None, list[str]] = (None, [])
+        self.tariff: Tariff | None = None
 
     def look(self, now: float) -> None:
         """Tell the table what is known of its peers, if it is time to."""
@@ -56,3 +67,12 @@ class Weighing:
                 if self._estimates.doubted(peer_id, way.path, now):
                     doubted.append(peer_id)
         self._table.weigh(costs, doubted)
+        self._look_at_prices(now)
+
+    def _look_at_prices(self, now: float) -> None:
+        asked = (self.tariff, self._table.peers() if self.tariff is not None else [])
+        if asked == self._priced and (self.tariff is None or now < self._prices_due):
+            return
+        self._prices_due = now + PRICE_SECONDS
+        self._priced = asked
+        self._table.price(self.tariff)

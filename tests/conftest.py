@@ -14,6 +14,8 @@ from node.model.store import Store
 from tests.model_parts import ModelParts
 from tests.zoo import make_zoo
 
+pytest_plugins = ["tests.claims"]
+
 # The same examples on every run, and no verdict from the clock of a busy machine.
 settings.register_profile("panal", derandomize=True, deadline=None)
 settings.load_profile("panal")

@@ -18,10 +18,10 @@ from starlette.routing import BaseRoute
 from node.http.door import HttpDoor
 from node.http.listening import DoorSettings
 
-END_SECONDS = 3.0
-"""What a command promises."""
+END_SECONDS = 15.0
+"""A command promises 3; the machine may be busy."""
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 30.0
 """For a byte that must come; the machine may be busy."""
 
 

@@ -117,7 +117,10 @@ def model(**fields: Any) -> facts.Model:
 
 def status(**fields: Any) -> facts.Status:
     """All of it."""
-    trips = facts.Trips(66, 3120, 24.375, 9_812_332, 8_112_331, 4.9, 0.31, 120, 61, 3, 1, 2, 0, "")
+    attic = str(identity("attic").peer_id)
+    trips = facts.Trips(
+        66, 3120, 24.375, 9_812_332, 8_112_331, 4.9, 0.31, 120, 61, 3, 1, 2, 0, "", 431_200, {attic: 431_200}
+    )
     base: dict[str, Any] = {
         "version": facts.VERSION,
         "at": AT,
@@ -130,6 +133,18 @@ def status(**fields: Any) -> facts.Status:
         ],
         "gateway": facts.Gateway(
             MODEL, True, "", 8192, 2, 1, 8, 0, 64, 5120, 41, 3, 0, 0, 18_230, 9_112, 5_230, 31.4
+        ),
+        "market": facts.Market(
+            "scarcity",
+            "balanced",
+            2_500_000,
+            0,
+            431_200,
+            5_000_000,
+            None,
+            [facts.Asking(MODEL, 1_800_000_000_123, AT + 1200, 28, 120, 154.3, 310)],
+            [facts.Credit(attic, 2_500_000, 31_200, 0, 200_000_000, "", "")],
+            0,
         ),
         "warnings": [
             facts.Warning("paused", "info", "this node serves nothing now", "panal resume ends it", AT)

@@ -7,7 +7,9 @@ measure of speed. No node outlives the test: each ends when its stdin is closed,
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -24,11 +26,18 @@ from routing.identity import Identity
 
 PANAL = [sys.executable, "-P", "-m", "node.cli.main"]
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 """A node is up after one; the machine may be busy."""
 
-STOP_SECONDS = 10.0
+STOP_SECONDS = 30.0
 """Ctrl-C ends a node in 3; the machine may be busy."""
+
+FIRST_PORT = 10_000
+EPHEMERAL_PORT = 32_768
+"""The first that Linux gives to who asks for any."""
+
+_ports = itertools.count(os.getpid() * 611)
+"""Neighbouring processes begin far from each other."""
 
 Launch = Callable[..., "subprocess.Popen[str]"]
 """Starts a command, as `subprocess.Popen` does, here or on a host of the lab."""
@@ -291,15 +300,18 @@ def generate(
 
 
 def free_port() -> int:
-    """A port that is free for UDP and TCP on loopback."""
-    for _ in range(100):
+    """A port that is free for UDP and TCP on loopback, and that nobody else is given.
+
+    Below those that systems give away by themselves, each once, from where another run of tests is not.
+    """
+    for _ in range(1000):
+        port = FIRST_PORT + next(_ports) % (EPHEMERAL_PORT - FIRST_PORT)
         with (
             socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
             socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp,
         ):
-            udp.bind(("127.0.0.1", 0))
-            port = int(udp.getsockname()[1])
             try:
+                udp.bind(("127.0.0.1", port))
                 tcp.bind(("127.0.0.1", port))
             except OSError:
                 continue

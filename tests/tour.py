@@ -17,7 +17,7 @@ COMMAND_SECONDS = 120.0
 """The longest takes ten; the machine may be busy."""
 
 UP_SECONDS = 30.0
-END_SECONDS = 10.0
+END_SECONDS = 30.0
 
 CAPTURED = {
     "address": re.compile(r"^address +(\S+)$", re.MULTILINE),

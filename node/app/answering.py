@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -24,6 +25,9 @@ from node.model.store import Store
 from node.serve.cells import Cells
 from node.swarm.node import SwarmNode
 
+if TYPE_CHECKING:
+    from node.market.part import MarketPart
+
 log = logging.getLogger("panal.answers")
 
 OWN_CONTEXT = 64
@@ -39,8 +43,14 @@ class AnsweringPart:
         model: what the API calls it; model_id: "" while it is being opened.
     """
 
-    def __init__(self, config: NodeConfig, on_ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        on_ready: Callable[[], None] = lambda: None,
+        market: MarketPart | None = None,
+    ) -> None:
         self._config = config
+        self._market = market
         self._on_ready = on_ready
         self._why = "opening the model"
         self._speaker: Speaker | None = None
@@ -96,7 +106,7 @@ class AnsweringPart:
         """
         wanted = self._config.require_backbone()
         async with configured_backbone(
-            self._config, self._report, tell=log.info, context=OWN_CONTEXT, node=node
+            self._config, self._report, tell=log.info, context=OWN_CONTEXT, node=node, market=self._market
         ) as live:
             self.live, self.model_id = live, live.backbone.stored.model_id
             settings = DecoderSettings(

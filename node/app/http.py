@@ -6,6 +6,7 @@ import contextlib
 import ipaddress
 import os
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -22,9 +23,13 @@ from node.http.door import HttpDoor
 from node.http.listening import DoorSettings
 from node.model.store import Store
 from node.status.board import Sources, StatusBoard
+from node.status.market_routes import make_market_routes
 from node.status.routes import make_routes
 from node.status.token import Token
 from node.swarm.node import SwarmNode
+
+if TYPE_CHECKING:
+    from node.market.told import MarketTold
 
 NOTE_MODE = 0o600
 
@@ -56,7 +61,11 @@ class HttpPart:
         self.board = StatusBoard(self._sources)
 
     def mount(
-        self, node: SwarmNode, serving: ServingPart, answering: AnsweringPart, pausing: Pausing
+        self,
+        node: SwarmNode,
+        answering: AnsweringPart,
+        pausing: Pausing,
+        market: MarketTold | None,
     ) -> None:
         """Say what there is to show. What is opened later is told by `opened`.
 
@@ -67,10 +76,11 @@ class HttpPart:
         sources.node = node
         sources.pauser = pausing
         sources.why_not = answering.why_not
+        sources.market = market
         if self._door is None:
             return
         token = Token.load_or_create(self._folder.http_token, node.identity.peer_id)
-        self._door.mount(make_routes(self.board, token))
+        self._door.mount([*make_routes(self.board, token), *make_market_routes(self.board, token)])
         self._door.mount(make_gateway(answering.standing, self._answered))
 
     def opened(self, serving: ServingPart, answering: AnsweringPart) -> None:

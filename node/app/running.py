@@ -12,6 +12,7 @@ from node.app.answering import AnsweringPart
 from node.app.http import HttpPart
 from node.app.serving import ServingPart
 from node.config import NodeConfig
+from node.decode.configured import opened_market
 from node.device.effect import PauseEffect
 from node.device.folder import NodeFolder
 from node.device.lock import NodeLock
@@ -67,7 +68,9 @@ async def run_node(
         # Ports first: one that is in use is told at once, not after minutes of opening models.
         http = HttpPart(config, folder)
         ends.callback(http.close)
-        serving = ServingPart(config)
+        place = Place.of(config)
+        market = ends.enter_context(opened_market(config, place))
+        serving = ServingPart(config, market)
         ends.callback(serving.close)
 
         def at_home(cells: Cells) -> None:
@@ -78,26 +81,30 @@ async def run_node(
             if serving.chosen is not None and serving.chosen.chooses:
                 at_home(serving.cells)
 
-        answering = AnsweringPart(config, on_ready=on_ready_to_answer)
+        answering = AnsweringPart(config, on_ready=on_ready_to_answer, market=market)
         answering.check()
         role = Role(
             serves=True,
             offered=serving.offered,
-            handlers=serving.handlers(),
+            handlers={**serving.handlers(), **({} if market is None else market.handlers)},
             any_port=not serving.is_wanted and not config.relay.table.serve,
         )
-        node = SwarmNode(Place.of(config), role, watching=watching, http=http.bound)
+        node = SwarmNode(place, role, watching=watching, http=http.bound)
         ends.callback(node.close)
         effect = PauseEffect(node)
         pausing = Pausing(folder, config.device, effect.take)
-        http.mount(node, serving, answering, pausing)
+        http.mount(node, answering, pausing, None if market is None else market.told(node))
         async with trio.open_nursery() as nursery:
             await nursery.start(http.run)
             await trio.to_thread.run_sync(serving.open, progress)
             effect.serve(serving.server, serving.chosen, *serving.givers)
             http.opened(serving, answering)
             await nursery.start(pausing.run)
+            if market is not None and serving.is_wanted:
+                market.sell(node, serving)
             await nursery.start(node.run)
+            if market is not None:
+                await nursery.start(market.run, node)
             nursery.start_soon(serving.choose, node, at_home)
             if answering.is_wanted:
                 nursery.start_soon(answering.run, node)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from node.config import NodeConfig
 from node.device.chosen_opening import open_chosen
@@ -24,6 +25,9 @@ from node.swarm.node import SwarmNode
 from routing.quic.endpoint import Handler
 from routing.wire import holdings, messages
 
+if TYPE_CHECKING:
+    from node.market.part import MarketPart
+
 
 class ServingPart:
     """What a node does for others. Its handlers stand before there is anything behind them: the node's port
@@ -36,8 +40,9 @@ class ServingPart:
         chosen: what of it the node chooses itself.
     """
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(self, config: NodeConfig, market: MarketPart | None = None) -> None:
         self._config = config
+        self._market = market
         self.server: ExpertServer | None = None
         self.sharing = Sharing(Store(config.store), rate=config.swarm.share_rate)
         self.chosen: ChosenServing | None = None
@@ -77,6 +82,7 @@ class ServingPart:
             max_rows=told.max_rows,
             load=self.server.load(),
             versions=told.versions,
+            quotes=[] if self._market is None else self._market.offered(),
         )
 
     def open(self, progress: Progress | None) -> None:
@@ -97,7 +103,8 @@ class ServingPart:
             self.chosen = open_chosen(library, store, config.serve, held.cells, note, ends, progress)
             self.cells = self.chosen.cells
             self.sharing.serve_cells(self.cells)
-            self.server = ExpertServer(self.cells, kernels, name=config.name or "")
+            accounts = None if self._market is None else self._market.accounts
+            self.server = ExpertServer(self.cells, kernels, name=config.name or "", accounts=accounts)
             ends.callback(self.server.close)
             self._ends = ends.pop_all()
 

@@ -13,6 +13,7 @@ import trio
 
 from node.bench.trips import Case, TripsRow, prompts_from, run_cases
 from node.config import NodeConfig
+from node.decode.configured import opened_market
 from node.decode.drafting.choice import Guessers
 from node.decode.drafting.guessing import Guessing
 from node.decode.drafting.rule import AlwaysRule
@@ -82,7 +83,9 @@ class TripsBench:
             homes = await trio.to_thread.run_sync(
                 self._homes, opened, library, store, stored, config, progress
             )
-            async with live_backbone(library, stored, place=Place.of(config), settings=settings) as live:
+            place = Place.of(config)
+            market = opened.enter_context(opened_market(config, place))
+            async with live_backbone(library, stored, place=place, settings=settings, market=market) as live:
                 tokens = self._tokens(live)
                 trained = live.backbone.model.n_ctx_train
                 if wanted.context is None and self.prompt_tokens + self.tokens > trained:

@@ -7,10 +7,16 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from market.credits import credits_text
 from node.chat.events import Heard
 from node.cli.table import format_table
 
 PROMPT = "> "
+
+_CUT_OFF = {
+    "context": "the context is full: /reset begins anew",
+    "budget": "cut off: the budget of the answer or of the day is spent ([market] in the node's config)",
+}
 
 
 class Screen(Protocol):
@@ -57,10 +63,8 @@ class TextScreen:
         if stopped:
             self.note("stopped")
         elif heard.finish == "length":
-            full = heard.usage.get("panal", {}).get("stopped") == "context"
-            self.note(
-                "the context is full: /reset begins anew" if full else "cut off: -n allows for more tokens"
-            )
+            why = heard.usage.get("panal", {}).get("stopped")
+            self.note(_CUT_OFF.get(str(why), "cut off: -n allows for more tokens"))
         if self._always_stats:
             self.stats(heard.usage)
 
@@ -123,6 +127,7 @@ def stats_rows(usage: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seconds waited for experts", f"{get('waited', 0):.2f}"),
         ("seconds computed at home", f"{get('computed_home', 0):.2f}"),
         ("slowest peer", str(get("slowest_peer") or "-")),
+        *([("cost", credits_text(get("cost", 0)))] if get("cost") else []),
     ]
 
 

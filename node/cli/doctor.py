@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     import socket
 
     from node.cli.progress import Progress
-    from node.device.doctor import gather, models_of, secrets_of
+    from node.device.doctor import gather, models_of, names_of, secrets_of
     from node.device.redaction import Redactor
 
     with Progress() as progress:
@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     redactor = Redactor(
         home=os.environ.get("HOME", ""),
         host=socket.gethostname(),
+        names=names_of(args.config),
         secrets=secrets_of(args.config),
         kept=models_of(gathered),
     )

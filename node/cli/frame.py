@@ -25,6 +25,7 @@ from node.cli import (
     generate,
     home,
     init,
+    market,
     model,
     netcheck,
     pause,
@@ -43,8 +44,8 @@ EXIT_USAGE = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what any other command piped into `head` leaves
 
 COMMANDS = (
-    demo, verify, init, run, generate, chat, netcheck, status, pause, swarm, model, slices, home, bench,
-    service, doctor,
+    demo, verify, init, run, generate, chat, netcheck, status, pause, swarm, model, slices, home, market,
+    bench, service, doctor,
 )  # fmt: skip
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")

@@ -103,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
     print(json.dumps(answer.as_dict()) if args.json else "")
     if answer.stopped == "context" and not args.json:
         print("panal: the context is full, the text ends here (backbone.context)", file=sys.stderr)
+    if answer.budget and not args.json:
+        print(f"panal: {answer.budget}", file=sys.stderr)
     if lacking := answer.home.get("lacking_bytes"):
         print(
             f"panal: {size_text(lacking)} of the home set is in no file here yet: "
@@ -130,8 +132,8 @@ async def generate(
         draft: who guesses, if not whom the config names.
     """
     from node.cli.progress import Progress
-    from node.decode.answer import answer
     from node.decode.configured import configured_backbone
+    from node.decode.settled_answer import settled_answer
 
     say = progress or Progress()
 
@@ -153,7 +155,7 @@ async def generate(
         say.clear()
         streaming = not quiet
         try:
-            return await live.in_thread(answer, live, prompt, tokens, sampling, show, say.report)
+            return await settled_answer(live, prompt, tokens, sampling, show, say.report, held=quiet)
         finally:
             streaming = False
             if kept:

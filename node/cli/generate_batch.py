@@ -72,6 +72,7 @@ def run_batch(
     from node.interrupt import run_interruptible
 
     with Progress() as progress:
+        unanswered: list[int] = []
 
         def show(answer: BatchAnswer) -> None:
             progress.clear()
@@ -84,11 +85,18 @@ def run_batch(
             if answer.stopped == "context":
                 full = f"panal: prompt {answer.prompt}: the context is full, its text ends here"
                 print(f"{full} (backbone.context)", file=sys.stderr)
+            if answer.budget:
+                print(f"panal: prompt {answer.prompt}: {answer.budget}", file=sys.stderr)
+            if answer.stopped == "budget" and not answer.budget:
+                unanswered.append(answer.prompt)
 
         report = run_interruptible(
             lambda: _answer(config, prompts, tokens, sampling, lanes, show, progress),
             on_interrupt=progress.stop,
         )
+    if unanswered:
+        many = f"{len(unanswered)} prompts were" if len(unanswered) > 1 else "1 prompt was"
+        print(f"panal: {many} not begun: today's budget is spent (market.budget_day)", file=sys.stderr)
     if as_json:
         print(json.dumps(report.as_dict()))
     if stats:

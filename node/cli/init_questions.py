@@ -165,17 +165,22 @@ class _Questions:
 
 def _model(questions: _Questions, config: Path, store: Path, *, serves: bool) -> str:
     from node.cli.init import model_from
+    from node.cli.stored_models import stored_models
     from node.config import parse_config, render_config
     from node.config.models import check_models
     from node.config.shape import ServeTable
-    from node.model.store import Store
+    from node.model.store import SHORT_ID, Store
+    from node.sizes import size_text
 
     known = Store(store)
-    ids = list(known.ids())
+    here = [each for each in stored_models(store) if not each["problem"]][:MAX_SHOWN_MODELS]
 
     def check(said: str) -> str:
         if not said:
-            raise LocalError("a GGUF file (Tab completes its name), or the id of a model that is here")
+            number = "the number of a model that is here, or " if here else ""
+            raise LocalError(f"{number}a GGUF file (Tab completes its name); Ctrl-C ends without a change")
+        if said.isdigit() and 0 < int(said) <= len(here):
+            said = here[int(said) - 1]["id"]
         text = str(Path(said).expanduser()) if said.startswith("~") else said
         named = model_from(text, config)
         rendered = render_config(serve=[ServeTable(model=named)]) if serves else render_config(model=named)
@@ -186,8 +191,13 @@ def _model(questions: _Questions, config: Path, store: Path, *, serves: bool) ->
             known.get(ref.model_id)
         return text
 
-    if ids:
-        questions.say("Models that are here:", *(f"  {each[:12]}" for each in ids[:MAX_SHOWN_MODELS]))
+    if here:
+        questions.say("Models that are here (their number, or any other file):")
+        for number, each in enumerate(here, 1):
+            experts = (
+                f"{each['experts']} experts in {each['layers']} layers, {size_text(each['expert_bytes'])}"
+            )
+            questions.say(f"  {number}  {each['name'] or '-'} ({each['id'][:SHORT_ID]}): {experts}")
     else:
         questions.say(
             "No model is here yet: give its file, or first fetch one from peers by panal model get."

@@ -12,6 +12,7 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json
 
 if TYPE_CHECKING:
     from node.config import NodeConfig
+    from node.device.lock import Holder
     from node.device.service import Service
 
 EXIT_NOT_RUNNING = 1
@@ -101,8 +102,17 @@ def run_status(args: argparse.Namespace) -> int:
         if installed:
             state = said[:200] if current else f"{said[:200]} (of another config or panal; install it anew)"
         print(f"service  {service.path}: {state}")
-        print(f"node     {'does not run' if owner is None else f'runs: {owner}'}")
+        print(f"node     {_running(owner, config)}")
     return 0 if owner is not None else EXIT_NOT_RUNNING
+
+
+def _running(owner: Holder | None, config: NodeConfig) -> str:
+    """Whether the node of this folder runs, and from which config, if it is another one."""
+    if owner is None:
+        return "does not run"
+    pid = f" (pid {owner.pid})" if owner.pid else ""
+    elsewhere = owner.config and owner.config != str(config.path.absolute())
+    return f"runs{pid}{f', from {owner.config}' if elsewhere else ''}"
 
 
 def _service(args: argparse.Namespace) -> tuple[Service, NodeConfig]:

@@ -106,6 +106,7 @@ def add_arguments(subparsers: Subparsers) -> None:
 def plan_slices(args: argparse.Namespace) -> int:
     """Print the [[serve]] tables of each device."""
     from node.cli.progress import Progress
+    from node.config import ModelRef
     from node.home.home_set import HomeSet
     from node.interrupt import run_blocking
     from node.sizes import size_text
@@ -129,13 +130,15 @@ def plan_slices(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(devices))
         return 0
+    # A node.toml takes a relative path from where it lies itself.
+    model = str(ModelRef.parse(args.model, Path.cwd().resolve()))
     for number, device in enumerate(devices, 1):
         print(
             f"# device {number} ({device['device']}): {device['cells']} experts, "
             f"{size_text(device['bytes'])}, whole layers: {len(device['whole_layers'])}"
         )
         for table in device["serve"]:
-            print(f'[[serve]]\nmodel = {json.dumps(args.model)}\nlayers = "{table["layers"]}"')
+            print(f'[[serve]]\nmodel = {json.dumps(model)}\nlayers = "{table["layers"]}"')
             print(f'experts = "{table["experts"]}"\n')
     return 0
 

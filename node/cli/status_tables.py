@@ -10,8 +10,9 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from market.credits import credits_text
 from node.sizes import size_text
-from node.status.facts import Gateway, Model, Node, Peer, Status
+from node.status.facts import Gateway, Market, Model, Node, Peer, Status
 from node.status.facts.runs import runs_in_words
 from routing.wire.text import sanitise
 
@@ -44,6 +45,8 @@ def overview(status: Status) -> list[Table]:
     tables = [_facts("", _node_rows(status))]
     if status.gateway is not None:
         tables.append(_facts("api", _gateway_rows(status.gateway)))
+    if status.market is not None:
+        tables.append(_facts("market", _market_rows(status.market)))
     if status.answers:
         tables.append(_answers(status))
     if status.warnings:
@@ -166,6 +169,21 @@ def _gateway_rows(gateway: Gateway) -> list[tuple[str, str]]:
             f"{gateway.tokens:,} tokens, {gateway.tokens_per_second:.1f}/s lately",
         ),
     ]
+
+
+def _market_rows(market: Market) -> list[tuple[str, str]]:
+    rows = [
+        ("mode", f"{market.mode}; prefers {market.prefer}"),
+        ("owed to this node", credits_text(market.owed)),
+        ("this node owes", credits_text(market.owes)),
+    ]
+    if market.spent_today or market.budget_day is not None:
+        of = "" if market.budget_day is None else f" of {credits_text(market.budget_day)}"
+        rows.append(("spent today", f"{credits_text(market.spent_today)}{of}"))
+    for each in market.asks:
+        price = f"{each.lowest:,} to {each.highest:,}, {each.mean:,.1f} on average"
+        rows.append(("asks a pair", f"{price} micro-credits ({each.model[:12]}, {each.cells:,} cells)"))
+    return rows
 
 
 def _answers(status: Status) -> Table:

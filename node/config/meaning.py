@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from node.config.settings import (
+    MICRO,
     BackboneConfig,
     ConfigError,
     DeviceConfig,
     EngineConfig,
     HomeConfig,
     HttpConfig,
+    MarketConfig,
     ModelRef,
     NodeConfig,
     RelayConfig,
@@ -28,6 +30,7 @@ from node.config.shape import (
     DeviceTable,
     HomeTable,
     HttpTable,
+    MarketTable,
     RelayTable,
     ServeTable,
     SwarmTable,
@@ -121,6 +124,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
         backbone=None if shape.backbone is None else check.backbone(shape.backbone),
         serve=tuple(check.serve(f"serve[{i}]", table) for i, table in enumerate(shape.serve)),
         device=check.device(shape.device),
+        market=check.market(shape.market),
     )
 
 
@@ -325,6 +329,30 @@ class _Check:
             schedule=Schedule(tuple(windows), table.schedule),
             idle_only=table.idle_only,
         )
+
+    def market(self, table: MarketTable) -> MarketConfig:
+        if table.floor > table.cap:
+            raise ConfigError(
+                f"{self._file}: market.floor is {table.floor}, above market.cap, which is {table.cap}: "
+                "the floor is the least that a price falls to, the cap the most that it rises to"
+            )
+        return MarketConfig(
+            mode=table.mode,
+            price=table.price,
+            floor=table.floor,
+            cap=table.cap,
+            prefer=table.prefer,
+            budget_answer=None if table.budget_answer is None else _micro(table.budget_answer),
+            budget_day=None if table.budget_day is None else _micro(table.budget_day),
+            credit_line=_micro(table.credit_line),
+            newcomers=_micro(table.newcomers),
+            second=_micro(table.second),
+            audit=table.audit,
+        )
+
+
+def _micro(credits: float) -> int:
+    return round(credits * MICRO)
 
 
 def _swarm_key(text: str) -> bytes:

@@ -96,6 +96,23 @@ _DEVICE = """\
 # idle_only = true    # only while nobody else uses it: other programs, keyboard and mouse, or on battery
 """
 
+_MARKET = """\
+# What computing for others is worth. Credits are owed between two nodes, by receipts that both sign; a token
+# of a model the size of Qwen3-30B-A3B costs about one. Without this table nothing is asked and nothing paid.
+# [market]
+# mode = "scarcity"    # prices follow what the swarm lacks; "fixed": always `price`; "free": default
+# price = 100          # per cent of a cell's base price, for "fixed"
+# floor = 25           # the least and the most that "scarcity" asks, likewise
+# cap = 1600
+# prefer = "fast"      # among servers of the same: the nearest; "cheap": the cheapest; or "balanced":
+# second = 10.0        # which takes a second of waiting to be worth so many credits
+# budget_answer = 500.0    # an answer ends when it has cost so many credits; default: no end
+# budget_day = 10000.0     # and none begins on a day (UTC) that has cost so many
+# credit_line = 1000.0     # what a peer may owe this node at most
+# newcomers = 200.0    # what all peers without a history may come to owe in a day, together
+# audit = 0.05         # share of calls that are computed once more elsewhere, to find who lies
+"""
+
 
 def render_config(
     *,
@@ -182,6 +199,7 @@ def render_config(
             lines.append(f"memory = {_quote(table.memory)}    # what to serve within it the node chooses\n")
         parts.append((_SERVE_NOTE if i == 0 else "") + "".join(lines))
     parts.append(_device(idle_only, schedule))
+    parts.append(_MARKET)
     return "\n".join(parts)
 
 

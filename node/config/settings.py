@@ -6,7 +6,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from node.config.shape import DEFAULT_SHARE_RATE, Backend, Combine, Draft, RelayTable, Wire
+from node.config.shape import (
+    DEFAULT_SHARE_RATE,
+    Backend,
+    Combine,
+    Draft,
+    MarketMode,
+    Prefer,
+    RelayTable,
+    Wire,
+)
 from node.device.schedule import ALWAYS, Schedule
 from node.ranges import Ranges
 from node.sizes import MemoryBudget
@@ -18,6 +27,10 @@ from routing.multiaddr import ListenAddress, PeerAddress
 MODEL_ID = re.compile(
     r"[0-9a-f]{6,64}", re.ASCII
 )  # BLAKE3 in hex, or as little as the store takes (MIN_PREFIX)
+
+
+MICRO = 1_000_000
+"""Micro-credits of one credit."""
 
 
 class ConfigError(LocalError):
@@ -211,6 +224,40 @@ class DeviceConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MarketConfig:
+    """[market]: what cells cost, how far others are trusted, what an answer may cost. Amounts are in
+    micro-credits, prices in per cent of a cell's base price (market.price).
+
+    Attributes:
+        mode: "free" makes nothing of all this; "fixed" asks `price`, "scarcity" what the swarm's need says.
+        floor, cap: bounds of a scarcity price.
+        prefer: whom a backbone asks among servers that hold the same.
+        budget_answer, budget_day: what may be spent; None: as much as it takes.
+        credit_line: the most that one peer, which has provided or paid before, may owe.
+        newcomers: a day's credit for all peers together that have not.
+        second: what a second of waiting is worth, for "balanced".
+        audit: share of calls that are run again elsewhere.
+    """
+
+    mode: MarketMode = "free"
+    price: int = 100
+    floor: int = 25
+    cap: int = 1600
+    prefer: Prefer = "fast"
+    budget_answer: int | None = None
+    budget_day: int | None = None
+    credit_line: int = 1000 * MICRO
+    newcomers: int = 200 * MICRO
+    second: int = 10 * MICRO
+    audit: float = 0.05
+
+    @property
+    def is_free(self) -> bool:
+        """Whether there is no market: nobody asks, nobody pays, nothing is written down."""
+        return self.mode == "free"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """A whole config.
 
@@ -232,6 +279,7 @@ class NodeConfig:
     backbone: BackboneConfig | None
     serve: tuple[ServeConfig, ...]
     device: DeviceConfig = DeviceConfig()
+    market: MarketConfig = MarketConfig()
 
     def require_backbone(self) -> BackboneConfig:
         """The [backbone] table, or a ConfigError that says how to write one."""

@@ -18,6 +18,8 @@ Backend = Literal["qh3", "aioquic"]
 Combine = Literal["rows", "sum", "stable"]
 Wire = Literal["auto", "f32", "f16", "int8"]
 Draft = Literal["auto", "off", "self", "ngram", "model"]
+MarketMode = Literal["free", "fixed", "scarcity"]
+Prefer = Literal["fast", "cheap", "balanced"]
 
 DEFAULT_LISTEN = "/ip4/0.0.0.0/udp/4190/quic-v1"
 MAX_NAME_CHARS = 40  # a column of the status table
@@ -39,9 +41,14 @@ MAX_QUEUE = 4096  # requests waiting: each is a connection and a prompt in memor
 MAX_HTTP_HOSTS = 64  # names of one machine
 MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
 MAX_PROXIES = 64  # networks of one CDN
+MAX_PERCENT = 100_000  # of the base price: a thousand times; past it nobody buys
+MAX_CREDITS = 1e9  # of a limit: in micro-credits it fits 64 bits with room
+MAX_SECOND_CREDITS = 1e6  # a second of waiting; past it "balanced" is "fast"
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]  # 4096: PATH_MAX
 Count = Annotated[int, Meta(ge=1, le=MAX_RELAY_COUNT)]
+Percent = Annotated[int, Meta(ge=0, le=MAX_PERCENT)]
+Credits = Annotated[float, Meta(ge=0, le=MAX_CREDITS)]
 
 
 class SwarmTable(Struct, frozen=True, forbid_unknown_fields=True):
@@ -137,6 +144,22 @@ class DeviceTable(Struct, frozen=True, forbid_unknown_fields=True):
     idle_only: bool = False
 
 
+class MarketTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """[market]"""
+
+    mode: MarketMode = "free"
+    price: Percent = 100
+    floor: Percent = 25
+    cap: Percent = 1600
+    prefer: Prefer = "fast"
+    budget_answer: Credits | None = None
+    budget_day: Credits | None = None
+    credit_line: Credits = 1000.0
+    newcomers: Credits = 200.0
+    second: Annotated[float, Meta(ge=0, le=MAX_SECOND_CREDITS)] = 10.0
+    audit: Annotated[float, Meta(ge=0, le=1)] = 0.05
+
+
 class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -150,6 +173,7 @@ class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
     backbone: BackboneTable | None = None
     serve: Annotated[tuple[ServeTable, ...], Meta(max_length=MAX_SERVES)] = ()
     device: DeviceTable = field(default_factory=DeviceTable)
+    market: MarketTable = field(default_factory=MarketTable)
 
 
 def read_shape(text: str) -> ConfigShape:

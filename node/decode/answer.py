@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from market.budget import Reached
 from node.decode.ledger import PassDone, TripsReport, cost_rows
 from node.decode.live_backbone import LiveBackbone
 from node.engine.sampler import Sampler, SamplingSettings
@@ -26,7 +27,8 @@ class Answer:
         routes: how each holder was reached at the end.
         wire: how hidden states travelled; what `auto` came to.
         home: what was computed here and why; empty where nobody chose.
-        stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
+        stopped: "end" (the model ended it), "length" (as many tokens as asked), "context" (it is full) or
+            "budget" (it, or the day, has cost as much as it may; `budget` says which, in a line).
     """
 
     text: str
@@ -40,6 +42,9 @@ class Answer:
     routes: list[dict[str, object]]
     wire: str
     home: dict[str, Any]
+    budget: str = ""
+    used: Mapping[str, float] = field(default_factory=dict)
+    """When each peer that it rests on has answered last, by `time.perf_counter`."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -79,20 +84,39 @@ def answer(
         limit: tokens at most.
         on_text: called with each piece of text as it comes.
         progress: told of a prompt that takes several passes.
+
+    Raises:
+        UsedUp: the day has cost as much as it may.
+        Spoiled: a peer was found out that has computed some of it.
+        PanalError: a pass failed.
     """
     backbone = live.backbone
+    started = time.perf_counter()
+    backbone.context.remove(0, 0)  # what was asked before may rest on false answers
+    purse, ledger = live.port.purse, live.port.ledger
+    purse.check(time.time())
+    before = ledger.cost
     tokenizer = Tokenizer(backbone.model)
     prompt_tokens = tokenizer.encode(prompt)
     done = 0
 
+    def used() -> dict[str, float]:
+        return {peer_id: at for peer_id, at in ledger.used.items() if at >= started}
+
     def on_pass(passed: PassDone) -> None:
         nonlocal done
+        spoiling = live.port.convictions.against(used())
+        if spoiling is not None:
+            raise spoiling.error()
         done += passed.rows
         live.port.ledger.count_pass(passed)
         if done < len(prompt_tokens):
             progress(f"reading the prompt: {done} of {len(prompt_tokens)} tokens", 0, 0)
 
-    session = live.session(on_pass=on_pass)
+    def reached() -> Reached:
+        return purse.reached(ledger.cost - before, time.time())
+
+    session = live.session(on_pass=on_pass, is_over=lambda: bool(reached()))
     session.append(prompt_tokens)
     sampler = Sampler(backbone.model.library, sampling)
     stream = TextStream(tokenizer)
@@ -117,6 +141,9 @@ def answer(
         sampler.close()
         session.close()
     full = len(session.tokens) >= backbone.n_ctx
+    stopped, budget = "length" if len(tokens) == limit else "context" if full else "end", ""
+    if stopped == "end" and session.is_over:
+        stopped, budget = "budget", purse.why(reached())
     return Answer(
         text="".join(parts),
         model_id=backbone.stored.model_id,
@@ -124,11 +151,13 @@ def answer(
         tokens=tokens,
         prompt_seconds=first - begun,
         seconds=time.perf_counter() - begun,
-        stopped="length" if len(tokens) == limit else "context" if full else "end",
+        stopped=stopped,
         trips=live.port.ledger.report(),
         routes=live.routes(),
         wire=live.port.settings.codec.name.lower(),
         home=live.home_report(),
+        budget=budget,
+        used=used(),
     )
 
 

@@ -7,12 +7,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from market.budget import Purse
 from node.decode.backbone import default_context
 from node.decode.batch import Batch
 from node.decode.batch_report import BatchAnswer, BatchReport
+from node.decode.convictions import Convictions
 from node.decode.lanes import Lane, Lanes
 from node.decode.live_backbone import LiveBackbone
-from node.decode.members import Member
+from node.decode.members import Made, Member
 from node.engine.library import EngineError
 from node.engine.llama_model import LlamaModel
 from node.engine.sampler import Sampler, SamplingSettings
@@ -60,6 +62,8 @@ class _Writing:
         self.member = member
         self.tokens: list[int] = []
         self.stopped = ""
+        self.budget = ""
+        self.cost = 0
         self._tokenizer = tokenizer
         self._prompt_tokens = len(member.tokens)
         self._limit = limit
@@ -77,7 +81,16 @@ class _Writing:
     def answer(self, seconds: float) -> BatchAnswer:
         stream = TextStream(self._tokenizer)
         text = stream.feed(self.tokens) + stream.finish()
-        return BatchAnswer(self.number, text, self._prompt_tokens, self.tokens, seconds, self.stopped)
+        return BatchAnswer(
+            self.number,
+            text,
+            self._prompt_tokens,
+            self.tokens,
+            seconds,
+            self.stopped,
+            self.cost,
+            self.budget,
+        )
 
 
 class BatchRun:
@@ -90,6 +103,7 @@ class BatchRun:
         sampling: of each; with the same seed, as if it was asked alone.
         on_answer: told of each answer as it is finished, in the prompts' order, on one thread at a time.
         progress: told how many are finished, likewise.
+        purse: says what an answer, and a day, may cost. Each lane ends with its pass under way.
     """
 
     def __init__(
@@ -101,8 +115,12 @@ class BatchRun:
         *,
         on_answer: Callable[[BatchAnswer], None] = lambda answer: None,
         progress: Progress = lambda what, done, total: None,
+        purse: Purse | None = None,
+        convictions: Convictions | None = None,
     ) -> None:
         self._progress = progress
+        self._purse = purse or Purse()
+        self._convictions = convictions or Convictions()
         self._lanes = lanes
         self._waiting = deque(enumerate(prompts, 1))
         self._limit = limit
@@ -127,7 +145,10 @@ class BatchRun:
 
         Raises:
             PanalError: a pass failed; what was finished before has been told.
+            UsedUp: the day has cost as much as it may.
+            Spoiled: a peer was found out that has computed some of what a lane holds.
         """
+        self._purse.check(time.time())
         self._begun = time.perf_counter()
         try:
             self._lanes.run(self._step)
@@ -152,7 +173,15 @@ class BatchRun:
             return False
         finished = self._told + len(self._finished)
         self._progress(f"{finished} of {self._prompts} prompts are answered", 0, 0)
-        for member, token in batch.step():
+        before = lane.ledger.cost
+        made = batch.run(batch.plan())
+        self._share(lane.ledger.cost - before, made)
+        if (spoiling := self._convictions.against(lane.ledger.used)) is not None:
+            raise spoiling.error()
+        for choice in made.choices:
+            if choice.error is not None:
+                raise choice.error
+            member, token = choice.member, choice.token
             writing = self._writing[member]
             if not writing.tokens and writing.number <= self._first_ones:
                 self._prompt_seconds = time.perf_counter() - self._begun
@@ -161,7 +190,30 @@ class BatchRun:
             if writing.stopped:
                 batch.remove(member)
                 self._finish(writing)
+        self._look_at_budgets(batch)
         return True
+
+    def _share(self, cost: int, made: Made) -> None:
+        """What a pass cost, by rows."""
+        first, of = 0, made.done.rows
+        for member, rows in made.rows:
+            self._writing[member].cost += cost * (first + rows) // of - cost * first // of
+            first += rows
+
+    def _look_at_budgets(self, batch: Batch) -> None:
+        """End what has cost as much as it may; and all that wait, if the day has."""
+        now = time.time()
+        for member in list(batch.members):
+            writing = self._writing[member]
+            if reached := self._purse.reached(writing.cost, now):
+                writing.stopped, writing.budget = "budget", self._purse.why(reached)
+                batch.remove(member)
+                self._finish(writing)
+        if self._purse.reached(0, now):
+            while self._waiting:
+                number, tokens = self._waiting.popleft()
+                seconds = time.perf_counter() - self._begun
+                self._tell_of(BatchAnswer(number, "", len(tokens), [], seconds, "budget"))
 
     def _begin(self, lane: Lane, batch: Batch, number: int, tokens: Sequence[int]) -> None:
         model = lane.backbone.model
@@ -176,10 +228,13 @@ class BatchRun:
     def _finish(self, writing: _Writing) -> None:
         del self._writing[writing.member]
         writing.member.sampler.close()
-        self._finished[writing.number] = writing.answer(time.perf_counter() - self._begun)
-        while (answer := self._finished.pop(self._told + 1, None)) is not None:
+        self._tell_of(writing.answer(time.perf_counter() - self._begun))
+
+    def _tell_of(self, answer: BatchAnswer) -> None:
+        self._finished[answer.prompt] = answer
+        while (following := self._finished.pop(self._told + 1, None)) is not None:
             self._told += 1
-            self._on_answer(answer)
+            self._on_answer(following)
 
 
 def answer_all(
@@ -217,7 +272,16 @@ def answer_all(
         own_caches=exact,
     )
     try:
-        run = BatchRun(opened, prompts, limit, sampling, on_answer=on_answer, progress=progress)
+        run = BatchRun(
+            opened,
+            prompts,
+            limit,
+            sampling,
+            on_answer=on_answer,
+            progress=progress,
+            purse=live.port.purse,
+            convictions=live.port.convictions,
+        )
         return replace(
             run.run(),
             model_id=live.backbone.stored.model_id,

@@ -17,7 +17,10 @@ class BatchAnswer:
     Attributes:
         prompt: its number, from 1.
         seconds: from the beginning of the batch to its last token.
-        stopped: "end" (the model ended it), "length" (as many tokens as asked) or "context" (it is full).
+        stopped: "end" (the model ended it), "length" (as many tokens as asked), "context" (it is full) or
+            "budget" (it, or the day, has cost as much as it may; perhaps before it was begun).
+        cost: micro-credits.
+        budget: which one, in a line for people.
     """
 
     prompt: int
@@ -26,6 +29,8 @@ class BatchAnswer:
     tokens: list[int]
     seconds: float
     stopped: str
+    cost: int = 0
+    budget: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -36,6 +41,7 @@ class BatchAnswer:
             "tokens": self.tokens,
             "stopped": self.stopped,
             "seconds": round(self.seconds, 4),
+            "cost": self.cost,
         }
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from node.config import BackboneConfig, NodeConfig
 from node.config.shape import Draft
 from node.decode.backbone import Backbone
-from node.decode.live_backbone import BackboneSettings, LiveBackbone, backbone_on, live_backbone
+from node.decode.live_backbone import BackboneSettings, LiveBackbone, Market, backbone_on, live_backbone
 from node.decode.session import Session
 from node.decode.wire_choice import wire_for
 from node.engine import library as llama
@@ -27,6 +28,9 @@ from node.swarm.place import Place
 from routing.errors import LocalError
 from routing.wire.experts import Combine
 
+if TYPE_CHECKING:
+    from node.market.part import MarketPart
+
 
 @asynccontextmanager
 async def configured_backbone(
@@ -39,6 +43,7 @@ async def configured_backbone(
     draft: Draft | None = None,
     look: Callable[[LiveBackbone], None] = lambda live: None,
     node: SwarmNode | None = None,
+    market: Market | None = None,
 ) -> AsyncIterator[LiveBackbone]:
     """The config's backbone, with all its experts in reach if it is a node of its own.
 
@@ -51,6 +56,7 @@ async def configured_backbone(
         draft: who guesses, if not whom the config names; what is at home stays as the config has it.
         look: called before anybody is waited for; may refuse.
         node: a running one that it is a part of; then nobody is waited for.
+        market: of that node; one that is a node of its own makes what the config says.
 
     Raises:
         EngineError: the prompt has no tokens, or more than the context.
@@ -85,9 +91,12 @@ async def configured_backbone(
             exact=wanted.exact,
         )
         if node is None:
-            opening = live_backbone(library, stored, place=place, settings=settings, home=home.cells)
+            market = opened.enter_context(opened_market(config, place))
+            opening = live_backbone(
+                library, stored, place=place, settings=settings, home=home.cells, market=market
+            )
         else:
-            opening = backbone_on(node, library, stored, settings=settings, home=home.cells)
+            opening = backbone_on(node, library, stored, settings=settings, home=home.cells, market=market)
         async with opening as live:
             if prompt is not None:
                 check_prompt(live.backbone, prompt)
@@ -97,6 +106,22 @@ async def configured_backbone(
             async with keep_home(home, live, tell) as keeper:
                 live.home_report, live.serve_at_home = keeper.as_dict, keeper.serve
                 yield live
+
+
+@contextmanager
+def opened_market(config: NodeConfig, place: Place) -> Iterator[MarketPart | None]:
+    """The market of the config's node; None where everything is free: nothing of it is even imported then.
+
+    Raises:
+        LocalError: another process keeps this node's books, or they cannot be read.
+    """
+    if config.market.is_free:
+        yield None
+        return
+    from node.market.part import MarketPart
+
+    with MarketPart.opened(config, place.identity) as market:
+        yield market
 
 
 def check_prompt(backbone: Backbone, prompt: str) -> None:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
+from market.budget import Purse
 from node.decode.at_home import at_home
+from node.decode.convictions import Convictions
 from node.decode.ledger import TripsLedger
 from node.engine.expert_holes import ExpertInputs
 from node.engine.kernels import Kernels
@@ -21,11 +23,12 @@ from node.model.manifest import ExpertCall
 from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings, combine_for
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
-from routing.dispatch.star import PeerLookup, Star
+from routing.dispatch.star import OnAnswer, PeerLookup, Star
 from routing.errors import LocalError, PanalError
 from routing.estimates import Estimates
 from routing.peer_calls import PeerCalls
 from routing.table import HolderTable
+from routing.tariff import Tariff
 from routing.weighing import WEIGH_SECONDS, Weighing
 from routing.wire.codecs import Float32Array
 from routing.wire.experts import Combine
@@ -34,6 +37,10 @@ from routing.wire.experts import Combine
 def combine_of(call: ExpertCall, wanted: Combine) -> Combine:
     """How a call of a model is combined where this is wanted."""
     return combine_for(wanted, row_per_pair=call.recipe.weights == "before")
+
+
+Settle = Callable[[Collection[str]], Awaitable[None]]
+"""Waits until answers of these peers that are being checked have been, for a while at most."""
 
 
 class Interrupted(LocalError):
@@ -63,6 +70,11 @@ class SwarmPort:
         table: who holds what; what is at home is written into it here.
         settings: codec, combine, deadline of remote calls.
 
+    Attributes:
+        purse: pays for what peers answer; whoever makes passes looks whether it may go on.
+        convictions: of peers whose answers were false; whoever keeps what they computed looks at them.
+        settle: what waits for answers that are being checked (node.market.auditor).
+
     `run` must be running on the event loop while passes are made on other threads.
     """
 
@@ -90,6 +102,9 @@ class SwarmPort:
         self._stopped = False
         self._left_out: list[float] = []
         self.ledger = TripsLedger()
+        self.purse = Purse()
+        self.convictions = Convictions()
+        self.settle: Settle = _nothing_to_settle
         self.calls = PeerCalls()
         self.heat = HeatLog()
         self.set_home(cells)
@@ -99,6 +114,18 @@ class SwarmPort:
         with self._home_lock:
             self._cells = cells
             self._table.set_home(cells.experts(self._model_id))
+
+    def price_by(self, tariff: Tariff | None) -> None:
+        """Weigh what servers ask; None: no longer."""
+        self._weighing.tariff = tariff
+
+    def watch_answers(self, on_answer: OnAnswer | None) -> None:
+        """Have each answer that arrives priced, or looked at; None: no longer."""
+        self._star.on_answer = on_answer
+
+    def next_call_id(self) -> int:
+        """For a call that somebody else makes; on the event loop."""
+        return self._star.next_call_id()
 
     @property
     def home(self) -> Cells:
@@ -162,7 +189,7 @@ class SwarmPort:
         ticket.done.wait()
         if ticket.given_up:
             raise Interrupted("the call was given up")
-        ticket.ledger.count_faults(ticket.stats)
+        ticket.ledger.count_faults(ticket.stats, time.perf_counter())
         if ticket.result is not None:
             ticket.ledger.count_call(ticket.stats, len(ticket.call.ids), time.perf_counter() - begun)
         else:
@@ -244,6 +271,7 @@ class SwarmPort:
             ticket.error = error
         finally:
             self.calls.dispatched(ticket.stats)
+            self.purse.pay(ticket.stats.price, time.time())
             del self._waiting[id(ticket.call)]
             # Before the next layer is planned: what hangs is waited for once.
             self._weighing.look(trio.current_time())
@@ -255,3 +283,7 @@ class SwarmPort:
         if ticket.home_rows is None:
             raise LocalError(f"layer {call.layer}: the experts held here could not be computed")
         return ticket.home_rows
+
+
+async def _nothing_to_settle(_: Collection[str]) -> None:
+    """Nobody checks anything."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from market.credits import credits_text
 from routing.dispatch.call import CallStats
 
 
@@ -67,6 +68,8 @@ class TripsReport(msgspec.Struct, frozen=True):
         hedges, hedges_won: requests sent because another's answer was late; those whose answers were taken.
         moved: parts of calls that failed and were given to other peers.
         late, failures: how often each peer's answer was late, and how often it failed.
+        cost: micro-credits that peers' answers cost, also those to calls that failed.
+        cost_by_peer: the same of each.
     """
 
     passes: int
@@ -94,6 +97,8 @@ class TripsReport(msgspec.Struct, frozen=True):
     drafted: int = 0
     accepted: int = 0
     drafting: float = 0.0
+    cost: int = 0
+    cost_by_peer: dict[str, int] = {}
 
 
 SUMS = (
@@ -121,6 +126,9 @@ class TripsLedger:
     moved: int = 0
     late: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    cost_by_peer: Counter[str] = field(default_factory=Counter)
+    used: dict[str, float] = field(default_factory=dict)
+    """When each peer has answered last, by `time.perf_counter`."""
     decoded: int = 0
     decode_passes: int = 0
     decode_trips: int = 0
@@ -135,6 +143,11 @@ class TripsLedger:
     _trips_before: int = 0
     _bytes_before: int = 0
 
+    @property
+    def cost(self) -> int:
+        """Micro-credits, all peers together."""
+        return sum(self.cost_by_peer.values())
+
     def count_call(self, stats: CallStats, tokens: int, waited: float) -> None:
         """Add one MoE call that went through the star."""
         self.calls += 1
@@ -148,13 +161,17 @@ class TripsLedger:
             peer = stats.slowest.peer_id
             self._slowest[peer] = self._slowest.get(peer, 0) + 1
 
-    def count_faults(self, stats: CallStats) -> None:
-        """Add what went wrong in a call, whether or not it succeeded in the end."""
+    def count_faults(self, stats: CallStats, now: float = 0.0) -> None:
+        """Add what went wrong in a call, and what it cost, whether or not it succeeded in the end."""
         self.hedges += stats.hedges
         self.hedges_won += stats.hedges_won
         self.moved += stats.moved
         self.late.update(stats.late)
         self.failures.update(failure.peer_id for failure in stats.failures)
+        for server in stats.servers:
+            self.used[server.peer_id] = now
+            if server.price:
+                self.cost_by_peer[server.peer_id] += server.price
 
     def count_home(self, seconds: float, *, whole: bool) -> None:
         """Add what was computed at home; `whole`: the call needed nobody else."""
@@ -186,6 +203,8 @@ class TripsLedger:
             self._slowest[peer] = self._slowest.get(peer, 0) + count
         self.late.update(other.late)
         self.failures.update(other.failures)
+        self.cost_by_peer.update(other.cost_by_peer)
+        self._use(other)
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -194,20 +213,33 @@ class TripsLedger:
 
         Args:
             shared: of that pass alone.
-            first, rows: which of its rows; of: how many it had. Parts of all rows add up to the whole.
+            first, rows: which of its rows; of: how many it had. Parts of all rows add up to the whole, to the
+                byte and to the micro-credit of each peer.
         """
+
+        def part(amount: int) -> int:
+            return amount * (first + rows) // of - amount * first // of
+
         for name in SUMS:
             amount = getattr(shared, name)
             if name in ("bytes_out", "bytes_back"):
-                amount = amount * (first + rows) // of - amount * first // of
+                amount = part(amount)
             elif name in ("waited", "computed_home"):
                 amount = amount * rows / of
             setattr(self, name, getattr(self, name) + amount)
-        self._tokens_sent += shared._tokens_sent * (first + rows) // of - shared._tokens_sent * first // of
+        self._tokens_sent += part(shared._tokens_sent)
+        for peer, amount in shared.cost_by_peer.items():
+            if mine := part(amount):
+                self.cost_by_peer[peer] += mine
+        self._use(shared)
         for peer, count in shared._slowest.items():
             self._slowest[peer] = self._slowest.get(peer, 0) + count
         self.late.update(shared.late)
         self.failures.update(shared.failures)
+
+    def _use(self, other: TripsLedger) -> None:
+        for peer, at in other.used.items():
+            self.used[peer] = max(at, self.used.get(peer, at))
 
     def spent(self) -> Spent:
         """The trips so far."""
@@ -243,6 +275,8 @@ class TripsLedger:
             drafted=self.drafted,
             accepted=self.accepted,
             drafting=round(self.drafting, 4),
+            cost=self.cost,
+            cost_by_peer=dict(self.cost_by_peer),
         )
 
 
@@ -264,7 +298,11 @@ def cost_rows(trips: TripsReport, wire: str, routes: Sequence[Mapping[str, objec
         rows.append(("parts moved to others", str(trips.moved)))
     if trips.slowest_peer:
         rows.append(("slowest peer", trips.slowest_peer))
+    names = {str(route["peer"]): str(route["name"] or str(route["peer"])[-8:]) for route in routes}
+    if trips.cost:
+        rows.append(("cost", credits_text(trips.cost)))
+        for peer, cost in sorted(trips.cost_by_peer.items(), key=lambda each: -each[1]):
+            rows.append((f"cost at {names.get(peer, peer[-8:])}", credits_text(cost)))
     for route in routes:
-        who = route["name"] or str(route["peer"])[-8:]
-        rows.append((f"route to {who}", f"{route['route']} ({route['reason']})"))
+        rows.append((f"route to {names[str(route['peer'])]}", f"{route['route']} ({route['reason']})"))
     return rows

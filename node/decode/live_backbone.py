@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -29,6 +29,7 @@ from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
 from node.swarm.watching import Watching
 from routing.dispatch.call import WireSettings
+from routing.quic.endpoint import Handler
 from routing.table import CallShape, HolderTable
 from routing.wire.codecs import CODEC_NAMES, Codec
 from routing.wire.experts import Combine
@@ -126,7 +127,11 @@ class LiveBackbone:
         return await trio.to_thread.run_sync(function, *arguments, abandon_on_cancel=False)
 
     def session(
-        self, sequence: int = 0, *, on_pass: Callable[[PassDone], None] = lambda done: None
+        self,
+        sequence: int = 0,
+        *,
+        on_pass: Callable[[PassDone], None] = lambda done: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> Session:
         """A new session that guesses as the settings say. To be closed when its text is done."""
         return Session(
@@ -136,6 +141,7 @@ class LiveBackbone:
             exact=self.settings.exact,
             on_pass=on_pass,
             spent=self.port.ledger.spent,
+            is_over=is_over,
         )
 
     async def covered(
@@ -237,6 +243,22 @@ class LiveBackbone:
         return f"looking for experts: {reached} of {len(sought)} peers reached"
 
 
+class Market(Protocol):
+    """What a backbone needs where cells have prices (node.market.part)."""
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Streams that the node serves for it, by protocol."""
+
+    async def run(
+        self, node: SwarmNode, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Settle with the node's peers, until cancelled."""
+
+    def attached(self, live: LiveBackbone) -> AbstractAsyncContextManager[None]:
+        """Price the backbone's answers meanwhile."""
+
+
 @asynccontextmanager
 async def live_backbone(
     library: Library,
@@ -246,6 +268,7 @@ async def live_backbone(
     settings: BackboneSettings,
     home: Cells | None = None,
     watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
+    market: Market | None = None,
 ) -> AsyncIterator[LiveBackbone]:
     """A backbone as a node of its own, that only asks: dial its peers, close everything in order afterwards.
 
@@ -253,12 +276,18 @@ async def live_backbone(
         place: in which swarm, and as whom.
         home: cells computed here instead of by peers.
         watch: wraps the port that the hook talks to; for comparisons.
+        market: where cells have prices; None: everything is free.
     """
-    node = SwarmNode(place, Role(serves=False, wanted_model=stored.model_id))
+    handlers = {} if market is None else market.handlers
+    node = SwarmNode(place, Role(serves=False, wanted_model=stored.model_id, handlers=handlers))
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
-            async with backbone_on(node, library, stored, settings=settings, home=home, watch=watch) as live:
+            if market is not None:
+                await nursery.start(market.run, node)
+            async with backbone_on(
+                node, library, stored, settings=settings, home=home, watch=watch, market=market
+            ) as live:
                 yield live
             nursery.cancel_scope.cancel()
     finally:
@@ -274,8 +303,13 @@ async def backbone_on(
     settings: BackboneSettings,
     home: Cells | None = None,
     watch: Callable[[ExpertPort], ExpertPort] = lambda port: port,
+    market: Market | None = None,
 ) -> AsyncIterator[LiveBackbone]:
-    """A backbone on a node that is running, which keeps its model's holders connected from now on."""
+    """A backbone on a node that is running, which keeps its model's holders connected from now on.
+
+    Args:
+        market: which runs on the same node; None: everything is free.
+    """
     table = HolderTable(
         stored.model_id,
         call_shapes(stored.manifest, settings.combine),
@@ -309,7 +343,8 @@ async def backbone_on(
                 )
             )
             live = LiveBackbone(backbone, port, table, node, settings)
-            yield live
+            async with nullcontext() if market is None else market.attached(live):
+                yield live
             await trio.to_thread.run_sync(keep_acceptance, stored.folder, live.guessers.acceptance)
             nursery.cancel_scope.cancel()
     finally:

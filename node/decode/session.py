@@ -25,6 +25,10 @@ class Session:
         exact: keep the rules of node.decode.exactness.
         on_pass: told of each pass that succeeded.
         spent: what trips have cost so far; rules learn from it.
+        is_over: asked after each pass; once it is, `next_tokens` may give none and `generate` ends.
+
+    Attributes:
+        is_over: it was ended by that.
     """
 
     def __init__(
@@ -36,12 +40,15 @@ class Session:
         exact: bool = True,
         on_pass: Callable[[PassDone], None] = lambda done: None,
         spent: Callable[[], Spent] = Spent,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> None:
         self._backbone = backbone
         self._sequence = sequence
         self._pass = GuessedPass(backbone, guessing, exact=exact, spent=spent)
         self._exact = exact
         self._on_pass = on_pass
+        self._may_end = is_over
+        self.is_over = False
         self.tokens: list[int] = []
         self._computed = 0  # tokens whose keys and values are in the cache
 
@@ -102,6 +109,8 @@ class Session:
             self._computed = end
             if not final:
                 self._on_pass(PassDone(len(rows), seconds=seconds))
+                if self._is_over_now():
+                    return []
                 continue
             token = sampler.sample(self._backbone.context, len(rows) - 1)
             self._on_pass(PassDone(len(rows), tokens=1, seconds=seconds))
@@ -129,16 +138,22 @@ class Session:
             raise
         return time.perf_counter() - begun
 
+    def _is_over_now(self) -> bool:
+        self.is_over = self.is_over or self._may_end()
+        return self.is_over
+
     def generate(self, sampler: Sampler, limit: int, is_end: Callable[[int], bool]) -> Iterator[int]:
-        """Tokens one by one, until one ends the text, `limit` of them, or the context is full."""
+        """Tokens one by one, until one ends the text, `limit` of them, the context is full or it is over."""
         left = limit
         while left > 0:
             found = self.next_tokens(sampler, left, is_end)
+            if not found:
+                return
             if is_end(found[-1]):
                 yield from found[:-1]
                 return
             yield from found
             left -= len(found)
-            if len(self.tokens) >= self._backbone.n_ctx:
+            if len(self.tokens) >= self._backbone.n_ctx or (left and self._is_over_now()):
                 return
             self.append([found[-1]])

@@ -70,6 +70,10 @@ class Chooser:
             self._change(cells, why)
         return self.serving != before
 
+    def adopt(self, cells: HomeSet, why: Why) -> None:
+        """Serve what somebody else has chosen (node.market.advisor)."""
+        self._change(cells, why)
+
     def _change(self, cells: HomeSet, why: Why) -> None:
         self._pending = None
         self.moves += 1

@@ -6,6 +6,7 @@
 3. Cells that are in no file here are fetched from those who serve them (node.home.fetch), and served as they
    come. Of such a model nothing can be chosen that nobody has.
 4. While the node is paused nothing is chosen and nothing fetched.
+5. What is chosen no longer is served on while there is room for it beside what has been fetched of the new.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import trio
@@ -22,11 +24,12 @@ import trio
 from node.decode.live_backbone import call_shapes
 from node.device.cell_sources import CellSource, PeerCells, servable_layers
 from node.device.chooser import NOTHING, Chooser
-from node.device.serving_choice import Counts, Servable, draw
+from node.device.serving_choice import Counts, Servable, Why, draw
 from node.device.serving_note import Note, write_note
 from node.home.call_bits import cells_of
 from node.home.fetch import FetchResult, fetch_cells, unrelayed
 from node.home.home_set import HomeSet, Shapes
+from node.model.manifest import Manifest
 from node.serve.cells import Cells
 from node.sizes import size_text
 from node.swarm.node import SwarmNode
@@ -99,11 +102,27 @@ class Chosen:
     fetch_at: float = 0.0
 
 
+class Advising(Protocol):
+    """Who chooses instead of `chooser`, where cells have prices (node.market.advisor)."""
+
+    async def look(
+        self,
+        model_id: str,
+        manifest: Manifest,
+        servable: Servable,
+        budget: int,
+        serving: HomeSet,
+        holders: Sequence[Row],
+    ) -> tuple[HomeSet, Why] | None:
+        """What is to be served instead of `serving`, and why; None if that is good."""
+
+
 class ChosenServing:
     """All that a node serves, some of it by choice; made by `chosen_opening.open_chosen`.
 
     Attributes:
         cells: what is served now.
+        advisor: who chooses, if not each model's chooser.
     """
 
     def __init__(self, fixed: Cells, chosen: Sequence[Chosen], note: Path) -> None:
@@ -114,6 +133,7 @@ class ChosenServing:
         self._turn = trio.Lock()
         self._swap: Callable[[Cells], None] = lambda cells: None
         self.cells = self._collect()
+        self.advisor: Advising | None = None
 
     @property
     def chooses(self) -> bool:
@@ -166,10 +186,10 @@ class ChosenServing:
     # --- choosing ---
 
     async def _look(self, chosen: Chosen, node: SwarmNode, nursery: trio.Nursery) -> None:
-        counts = counts_of(node.table.holders_of(chosen.source.model_id), chosen)
+        holders = node.table.holders_of(chosen.source.model_id)
+        counts = counts_of(holders, chosen)
         servable = await trio.to_thread.run_sync(self._servable, chosen, counts, node.identity.peer_id)
-        changed = chosen.chooser.look(trio.current_time(), servable, counts)
-        if changed:
+        if await self._chooses_anew(chosen, servable, counts, holders):
             if chosen.fetching is not None:
                 chosen.fetching.cancel()  # of what is not wanted any more
             chosen.changed_at = time.time()
@@ -186,6 +206,19 @@ class ChosenServing:
         ):
             chosen.fetching = trio.CancelScope()
             nursery.start_soon(self._fetch, chosen, source, node, chosen.fetching)
+
+    async def _chooses_anew(
+        self, chosen: Chosen, servable: Servable, counts: Counts, holders: Sequence[Row]
+    ) -> bool:
+        chooser, source = chosen.chooser, chosen.source
+        if self.advisor is None:
+            return chooser.look(trio.current_time(), servable, counts)
+        found = await self.advisor.look(
+            source.model_id, source.manifest, servable, chosen.budget, chooser.serving, holders
+        )
+        if found is not None:
+            chooser.adopt(*found)
+        return found is not None
 
     def _servable(self, chosen: Chosen, counts: Counts, own_id: PeerId) -> Servable:
         """What may be chosen: what is here, and for want of a file what peers have."""
@@ -209,7 +242,7 @@ class ChosenServing:
         """Serve what is chosen and in files here."""
         async with self._turn:
             former = chosen.served
-            chosen.served = chosen.chooser.serving & chosen.source.there()
+            chosen.served = self._to_serve(chosen)
             try:
                 cells = await trio.to_thread.run_sync(self._collect)
                 self._swap(cells)
@@ -218,6 +251,19 @@ class ChosenServing:
                 log.error("%s", error)
                 return
             self.cells = cells
+
+    def _to_serve(self, chosen: Chosen) -> HomeSet:
+        """What is chosen and here, and of what was served before what still has room beside it."""
+        wanted = chosen.chooser.serving & chosen.source.there()
+        if wanted == chosen.chooser.serving:
+            return wanted
+        room = chosen.budget - wanted.n_bytes(chosen.shapes)
+        for layer, bits in (chosen.served - chosen.chooser.serving).bits:
+            part = HomeSet.of_bits({layer: bits})
+            if part.n_bytes(chosen.shapes) <= room:
+                wanted |= part
+                room -= part.n_bytes(chosen.shapes)
+        return wanted
 
     def _collect(self) -> Cells:
         cells = self._fixed.copy()
@@ -283,7 +329,7 @@ class ChosenServing:
     async def _serve_what_comes(self, chosen: Chosen) -> None:
         while True:
             await trio.sleep(COMES_SECONDS)
-            if chosen.chooser.serving & chosen.source.there() != chosen.served:
+            if self._to_serve(chosen) != chosen.served:
                 await self._serve(chosen)
 
 

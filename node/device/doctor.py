@@ -85,6 +85,15 @@ def secrets_of(given: Path | None, environ: Mapping[str, str] = os.environ) -> l
     return found
 
 
+def names_of(given: Path | None, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names that tell whose device it is: the node's, and those of `http.hosts`."""
+    try:
+        config = load(given, environ)
+    except LocalError:
+        return []
+    return [config.name or "", *config.http.hosts]
+
+
 def models_of(report: Report) -> list[str]:
     """Ids of models in a report: they are no secret."""
     return [str(each) for each in report.get("data", {}).get("models", [])]

@@ -52,6 +52,31 @@ class NodeFolder:
         return self.root / "panal.log"
 
     @property
+    def market(self) -> Path:
+        """What it owes and is owed: receipts, as a database; mode 0600. None where nothing is priced."""
+        return self.root / "market.db"
+
+    @property
+    def quotes(self) -> Path:
+        """What it has asked for its work: callers may pay by that after a restart too; mode 0600."""
+        return self.root / "quotes.bin"
+
+    @property
+    def market_lock(self) -> Path:
+        """Held by the process that writes the former (node.market.books_lock)."""
+        return self.root / "market.lock"
+
+    @property
+    def audit(self) -> Path:
+        """What was found of peers whose calls were run again, as a database."""
+        return self.root / "audit.db"
+
+    @property
+    def spent(self) -> Path:
+        """What it has paid others, by day; mode 0600."""
+        return self.root / "spent.json"
+
+    @property
     def serving(self) -> Path:
         """What it chose to serve, so that it does so again when it starts anew."""
         return self.root / "serving.json"

@@ -9,7 +9,8 @@ that were said to be none.
 2. Peer ids in full, and the last digits of those that were seen in full.
 3. IPv4, IPv6 and MAC addresses, and names of hosts in multiaddrs and URLs. Loopback and "any address" stay:
    they are everybody's.
-4. The home folder and the folders of others, the host's name and mail addresses.
+4. The home folder and the folders of others, the host's name, the node's own and those under which it is
+   reached, and mail addresses.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ SECRET_KEYS = frozenset(
     {"key", "token", "member", "certificate_key", "key_file", "password", "secret", "authorization", "cookie"}
 )
 """Keys of configs and JSON whose values are left out, whatever they are."""
+
+MIN_NAME_CHARS = 3
+"""Of a name that is looked for as a word: shorter ones are in every text."""
 
 LEFT_OUT = "[left out]"
 
@@ -67,15 +71,24 @@ class Redactor:
     Args:
         home: the user's home folder.
         host: the machine's name.
+        names: of the node, and under which it is reached.
         secrets: texts that must not be told wherever they stand.
         kept: long hex texts that are no secret: ids of models.
     """
 
     def __init__(
-        self, *, home: str = "", host: str = "", secrets: Collection[str] = (), kept: Collection[str] = ()
+        self,
+        *,
+        home: str = "",
+        host: str = "",
+        names: Collection[str] = (),
+        secrets: Collection[str] = (),
+        kept: Collection[str] = (),
     ) -> None:
         self._home = home.rstrip("/")
-        self._host = host if len(host) >= 3 and host not in _KEPT_HOSTS else ""
+        self._host = host if len(host) >= MIN_NAME_CHARS and host not in _KEPT_HOSTS else ""
+        own = {each for each in names if len(each) >= MIN_NAME_CHARS} - _KEPT_HOSTS - {self._host}
+        self._own = sorted(own, key=lambda each: (-len(each), each))
         self._secrets = sorted((each for each in secrets if each), key=len, reverse=True)
         self._kept = frozenset(kept)
         self._names: dict[str, dict[str, str]] = {}
@@ -88,6 +101,13 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """A text without what must not be told."""
+        text = self._but_own_names(text)
+        for name in self._own:
+            text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", self._name("name", name.lower()), text)
+        return text
+
+    def _but_own_names(self, text: str) -> str:
+        """The same with the node's own names: they may be words that keys of JSON are as well."""
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, self._name("key", secret))
@@ -116,7 +136,7 @@ class Redactor:
             return self.text(value)
         if isinstance(value, Mapping):
             return {
-                self.text(str(key)): LEFT_OUT if key in SECRET_KEYS and each else self.value(each)
+                self._but_own_names(str(key)): LEFT_OUT if key in SECRET_KEYS and each else self.value(each)
                 for key, each in value.items()
             }
         if isinstance(value, list | tuple):

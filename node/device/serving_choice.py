@@ -35,6 +35,8 @@ class Why(StrEnum):
     GAP = "nobody else served it"
     ROOM = "there was room for more"
     BALANCE = "fewer others served it"
+    NEED = "too few others served it"
+    INCOME = "it earns more"
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,11 @@ class Kernels:
         self._graphs: OrderedDict[_GraphKey, _Graph] = OrderedDict()
         self._lock = threading.Lock()
 
+    @property
+    def build(self) -> str:
+        """The class of everybody whose kernels give the same bits (`Library.build_id`)."""
+        return self._library.build_id()
+
     def run(
         self,
         held: HeldExperts,

@@ -42,6 +42,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._build_id: str | None = None
         self._recent: deque[str] = deque(maxlen=LOG_LINES)
         _shorten_spinning()
         try:
@@ -85,8 +86,10 @@ class Library:
 
     def build_id(self) -> str:
         """Which code computes, on which kind of CPU, in 16 hex digits."""
-        hasher = blake3(max_threads=blake3.AUTO).update_mmap(self.path)  # 30 ms for the wheel's 106 MB
-        return hasher.update(self.system_info().encode()).hexdigest()[:16]
+        if self._build_id is None:
+            hasher = blake3(max_threads=blake3.AUTO).update_mmap(self.path)  # 30 ms for the wheel's 106 MB
+            self._build_id = hasher.update(self.system_info().encode()).hexdigest()[:16]
+        return self._build_id
 
     def last_errors(self) -> str:
         """The warnings and errors llama.cpp printed last, in one line."""

@@ -10,6 +10,7 @@ import trio
 
 from node.decode.continuous.ask import Ask
 from node.decode.continuous.report import AnswerReport
+from node.decode.convictions import Spoiled
 from node.gateway.bodies import MOST_CHOICES
 from node.gateway.errors import refusal_for
 from node.gateway.reading import Heard, Reader, Reading
@@ -52,12 +53,17 @@ class Spoken:
 
 Tell = Callable[[Spoken], Awaitable[None]]
 
+MOST_TIMES = 4
+"""How often an answer is asked for that a false server has spoiled: each time without one more of them."""
+
 
 class Answers:
     """Asks a speaker for all parts of a request.
 
     Args:
         on_answer: told of each answer that has ended, however it did.
+        held: nothing is told of an answer before it and its audits (node.market.auditor) have ended; one that
+            rests on false answers is asked for again, with the same seed. Else it ends with an error.
     """
 
     def __init__(
@@ -66,11 +72,14 @@ class Answers:
         parts: Sequence[Part],
         reading: Reading,
         on_answer: Callable[[Answered], None],
+        *,
+        held: bool = False,
     ) -> None:
         self._speaker = speaker
         self._parts = parts
         self._reading = reading
         self._on_answer = on_answer
+        self._held = held
 
     async def run(self, tell: Tell) -> list[Cost]:
         """Answer; what each has cost, in the order of the parts.
@@ -96,6 +105,26 @@ class Answers:
         return [costs[part.index] for part in self._parts]
 
     async def _speak(self, part: Part, tell: Tell) -> Cost:
+        for again in range(MOST_TIMES):
+            said: list[Spoken] = []
+
+            async def keep(spoken: Spoken, said: list[Spoken] = said) -> None:
+                said.append(spoken)
+
+            try:
+                cost = await self._speak_once(part, keep if self._held else tell)
+            except Spoiled as error:
+                if not self._held or again + 1 == MOST_TIMES:
+                    raise refusal_for(error) from error
+            except PanalError as error:
+                raise refusal_for(error) from error
+            else:
+                for spoken in said:
+                    await tell(spoken)
+                return cost
+        raise AssertionError("the last time has returned or raised")
+
+    async def _speak_once(self, part: Part, tell: Tell) -> Cost:
         reader = Reader(self._reading, self._speaker.tokenizer.piece)
         report: AnswerReport | None = None
         read = 0
@@ -109,12 +138,14 @@ class Answers:
                             await tell(Spoken(part.index, heard, answering.report))
                         if reader.is_over:
                             break
+                    if self._held:
+                        await answering.settled()
                 finally:
                     report = answering.report
             report = answering.report
         except PanalError as error:
             self._note(report, "failed", str(error))
-            raise refusal_for(error) from error
+            raise
         except trio.Cancelled:
             self._note(report, "left")
             raise

@@ -145,7 +145,9 @@ class _Gateway:
             fingerprint=f"{software().replace(' ', '-')}-{speaker.model_id[:12]}",
         )
         writing = Writing(heading, wanted.top_logprobs, echoes, speaker.tokenizer.piece)
-        answers = Answers(speaker, parts, reading_of(speaker, wanted), self._on_answer)
+        answers = Answers(
+            speaker, parts, reading_of(speaker, wanted), self._on_answer, held=not wanted.stream
+        )
         if wanted.stream:
             return _stream(answers, writing, with_usage=wanted.include_usage)
         return await _whole(answers, writing, parts)

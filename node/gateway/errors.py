@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from math import ceil
 
+from market.budget import UsedUp
 from node.decode.continuous.ask import QueueFull, Stopping
+from node.decode.convictions import Spoiled
 from node.decode.not_covered import NotCovered
 from node.engine.grammar import GrammarError
 from node.gateway.speaker import NotReady
 from node.http.refusals import UNAVAILABLE, Refusal
 from routing.dispatch.errors import ExpertsUnavailable
 from routing.errors import PanalError
+
+NO_MONEY = "insufficient_quota"
+"""OpenAI's type and code for it. Its status is 429 there, at which clients ask again at once; 402 they pass
+on."""
+
+SPOILED_SECONDS = 1
+"""Until a client should ask again for an answer that rested on a false server's: that one is not asked
+now."""
 
 INCOMPLETE_SECONDS = 5
 """Until a client should ask again for experts that nobody holds now: a peer that restarts is back in so
@@ -27,8 +37,18 @@ def refusal_for(error: PanalError) -> Refusal:
             code="queue_full",
             headers=[_retry_after(error.retry_after)],
         )
+    if isinstance(error, UsedUp):
+        return Refusal(
+            402,
+            str(error),
+            kind=NO_MONEY,
+            code=NO_MONEY,
+            headers=[_retry_after(error.retry_after)],
+        )
     if isinstance(error, ExpertsUnavailable | NotCovered):
         return Refusal(503, str(error), code="model_incomplete", headers=[_retry_after(INCOMPLETE_SECONDS)])
+    if isinstance(error, Spoiled):
+        return Refusal(503, str(error), code="false_answers", headers=[_retry_after(SPOILED_SECONDS)])
     if isinstance(error, Stopping):
         return Refusal(503, "this node is ending", code="ending")
     if isinstance(error, GrammarError):

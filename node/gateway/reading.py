@@ -12,6 +12,9 @@ from node.gateway.text_flow import Piece, TextFlow
 if TYPE_CHECKING:
     from node.engine.logprobs import Logprob
 
+_CUT_SHORT = ("length", "context", "budget")
+"""The decoder's words for a text that is not at its end."""
+
 Told = Sequence[tuple[int, "Logprob | None"]]
 """Where in the text tokens begin, and how likely they were."""
 
@@ -87,7 +90,7 @@ class Reader:
         Args:
             stopped: the decoder's.
         """
-        if self._calls is not None and self._calls.found and stopped not in ("length", "context"):
+        if self._calls is not None and self._calls.found and stopped not in _CUT_SHORT:
             return "tool_calls"
         return "stop" if self.is_over or stopped == "end" else "length"
 

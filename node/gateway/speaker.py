@@ -24,6 +24,10 @@ class Answering(Protocol):
     @property
     def report(self) -> AnswerReport: ...
 
+    async def settled(self) -> None:
+        """Wait until its audits have ended. Raises Spoiled if it rests on false answers."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[Chosen]: ...
 
 

@@ -169,6 +169,13 @@ class Calibrator:
             going_on = on_pass(len(live))
         self.chosen = _chosen(steps, len(prompts), self.shapes)
 
+    def choices(self, tokens: Sequence[int]) -> dict[int, npt.NDArray[np.int32]]:
+        """The experts that a text's own tokens choose, [n_tokens, n_used] by layer; at most UBATCH tokens."""
+        self._backbone.context.clear()
+        self._experts.noted.clear()
+        self._backbone.compute([Row(token, place) for place, token in enumerate(tokens)])
+        return dict(self._experts.noted)
+
     def measure(self, home: HomeSet, on_pass: Callable[[int], Any] = lambda rows: None) -> Measured:
         """Replay the texts with these cells at home."""
         replay = Replay(self.chosen, home, self.shapes)

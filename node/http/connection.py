@@ -12,9 +12,9 @@ import trio
 from node.http.authority import IpAddress, parse_address
 from node.http.exchange import Application, Bodies, Exchange, refusal_headers
 from node.http.guard import Guard, Head
-from node.http.refusals import Refusal
+from node.http.refusals import INVALID, Refusal
 from node.http.response_headers import complete
-from node.http.wire import ClientGone, Sendable, Wire
+from node.http.wire import ClientGone, Sendable, Wire, in_words
 
 HEAD_SECONDS = 10.0
 """For a request's line and headers, from its first byte; and for the first byte of a new connection."""
@@ -92,11 +92,17 @@ class Connection:
             request = await self._head(seconds)
             if request is None:
                 return False
+            if not request.http_version.startswith(b"1."):
+                version = request.http_version.decode("ascii")
+                told = f"this is HTTP/{version}: send HTTP/1.1"
+                raise Refusal(505, told, kind=INVALID, code="http_version")
             own = parse_address(server[0])
             assert own is not None
             admitted = self._behind.guard.admit(_head_of(request, own))
         except h11.RemoteProtocolError as error:
-            await self._refuse(Refusal(error.error_status_hint, f"this is no HTTP request: {error}"))
+            await self._refuse(
+                Refusal(error.error_status_hint, f"this is no HTTP request: {in_words(error)}")
+            )
             return False
         except Refusal as refusal:
             await self._refuse(refusal, only_head=request is not None and request.method == b"HEAD")

@@ -19,7 +19,7 @@ from node.http.caller import SCOPE_KEY, Caller
 from node.http.guard import MAX_BODY_BYTES, Admitted, too_large
 from node.http.refusals import Refusal
 from node.http.response_headers import complete
-from node.http.wire import ClientGone, Sendable, Wire
+from node.http.wire import ClientGone, Sendable, Wire, in_words
 from routing.errors import PanalError
 
 log = logging.getLogger("panal.http")
@@ -184,7 +184,7 @@ class Exchange:
                     break
             self._news.set()
         except h11.RemoteProtocolError as error:
-            self._refuse(Refusal(400, f"the request's body is no HTTP: {error}"))
+            self._refuse(Refusal(400, f"the request's body is no HTTP: {in_words(error)}"))
             return False
         except Refusal as refusal:
             self._refuse(refusal)

@@ -6,6 +6,8 @@ writes and is cancelled in the middle leaves half a message behind, so such a wi
 
 from __future__ import annotations
 
+import re
+
 import h11
 import trio
 
@@ -27,6 +29,14 @@ LINGER_BYTES = 64 << 20
 (RFC 9112, 9.6)."""
 
 Sendable = h11.Response | h11.InformationalResponse | h11.Data | h11.EndOfMessage
+
+
+_BYTES = re.compile(r"""bytearray\(b(?P<text>(?P<quote>['"]).*?(?P=quote))\)""")
+
+
+def in_words(error: h11.RemoteProtocolError) -> str:
+    """What h11 says was wrong, without Python's name for bytes."""
+    return _BYTES.sub(lambda found: found["text"], str(error))
 
 
 class ClientGone(OSError):

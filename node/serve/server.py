@@ -14,6 +14,7 @@ import numpy as np
 import trio
 
 from node.engine.kernels import Kernels
+from node.serve.accounts import Accounts, Charge
 from node.serve.cells import Cells, HeldCall
 from node.serve.compute_thread import ComputeThread
 from node.software import software
@@ -63,6 +64,9 @@ PAIR_SMOOTHING = 0.2
 """Weight of the newest call in the running mean of seconds a pair of each layer's calls, by which that is
 foreseen. What had to come from the disk takes a dozen calls to be forgotten."""
 
+UNPAID_AGAIN_MS = 1_000
+"""What a caller that owes too much is told to wait for: to ask again costs both one message."""
+
 COME_AGAIN_MS = 5_000
 """What callers are told to wait for while the node is paused; by then they know that it serves nothing."""
 
@@ -85,13 +89,17 @@ class ExpertServer:
 
     Args:
         name: what this node is called, told to peers.
+        accounts: what callers owe; None: everything is free.
 
     Attributes:
         holdings: what it tells peers that it serves.
         calls: how many it has answered, by peer.
     """
 
-    def __init__(self, cells: Cells, kernels: Kernels, *, name: str) -> None:
+    def __init__(
+        self, cells: Cells, kernels: Kernels, *, name: str, accounts: Accounts | None = None
+    ) -> None:
+        self.accounts = accounts
         self._cells = cells
         self._kernels = kernels
         self._thread = ComputeThread("panal-experts")
@@ -110,6 +118,7 @@ class ExpertServer:
             combines=[combine.name.lower() for combine in Combine],
             max_rows=MAX_ROWS,
             software=software(),
+            build=kernels.build,
         )
         self._told = holdings.encode_holdings(self.holdings)
         self._paused = ""
@@ -172,6 +181,15 @@ class ExpertServer:
                     del self._under_way[caller]
 
     async def _reply(self, message: bytes, stream: Stream) -> ExpertsAnswer | Refusal:
+        charge = Charge(self.accounts, stream.peer_id)
+        try:
+            reply = await self._answer(message, stream, charge)
+            charge.end(is_answered=isinstance(reply, ExpertsAnswer))
+            return reply
+        finally:
+            charge.end(is_answered=False)
+
+    async def _answer(self, message: bytes, stream: Stream, charge: Charge) -> ExpertsAnswer | Refusal:
         arrived = time.perf_counter()
         try:
             request = messages.decode_message(message, SERVER_LIMITS, peer=stream.peer_id)
@@ -186,6 +204,9 @@ class ExpertServer:
         if isinstance(held, Refusal):
             self.counts.refused += 1
             return held
+        if unpaid := charge.refusal(request):
+            self.counts.refused += 1
+            return refusal_to(request, RefusalCode.UNPAID, unpaid, load=UNPAID_AGAIN_MS)
         deadline = arrived + request.deadline_ms / 1000
         self._waiting_bytes += len(message)
         try:

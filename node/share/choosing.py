@@ -8,6 +8,7 @@ from collections import Counter
 import trio
 
 from node.decode.live_backbone import COVER_SECONDS, REACH_SECONDS
+from node.importing import Progress
 from node.model.store import MIN_PREFIX, SHORT_ID
 from node.share.finding import Offers
 from node.share.share_list import is_meant
@@ -29,11 +30,17 @@ LOOK_SECONDS = 0.1
 _SHORT = re.compile(rf"[0-9a-f]{{1,{MIN_PREFIX - 1}}}")
 
 
-async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str, str]:
+async def choose_model(
+    node: SwarmNode,
+    offers: Offers,
+    what: str,
+    progress: Progress = lambda what, done, total: None,
+) -> tuple[str, str]:
     """Wait for peers that give a model, and say which is meant: its id, and what its sources call it.
 
     Args:
         what: a name, or the beginning of an id.
+        progress: told meanwhile how many have said what they give.
 
     Raises:
         LocalError: it may mean several models.
@@ -52,6 +59,8 @@ async def choose_model(node: SwarmNode, offers: Offers, what: str) -> tuple[str,
                 break
         if first is None and now - begun >= patience(node, offers):
             raise PeerError(_nobody(node, offers, what))
+        count = len(offers.by_peer)
+        progress(f"looking for {what}: {count} peer{'' if count == 1 else 's'} asked", 0, 0)
         await trio.sleep(LOOK_SECONDS)
     if len(found) > 1:
         told = "; ".join(f"{model_id} ({_described(each)})" for model_id, each in found.items())

@@ -187,7 +187,7 @@ class _Getting:
         self._files: ModelDownload | None = None
 
     async def run(self) -> Got:
-        model_id, name = await choose_model(self._node, self._offers, self._wanted.what)
+        model_id, name = await choose_model(self._node, self._offers, self._wanted.what, self._progress)
         self._got = got = Got(model_id, name)
         self._node.want_model(model_id)
         stored = self._stored(model_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from node.decode.ledger import TripsReport
@@ -17,6 +17,10 @@ KEPT = 50
 
 ERROR_BYTES = 300
 """Of the line that says why an answer failed."""
+
+
+PAID_PEERS = 16
+"""Of those that an answer's work cost something: the dearest. All fifty answers are sent when one is new."""
 
 
 class AnswerRing:
@@ -74,4 +78,6 @@ def trips_of(report: TripsReport, tokens: int) -> Trips:
         late=sum(report.late.values()),
         failed=sum(report.failures.values()),
         slowest_peer=report.slowest_peer,
+        cost=report.cost,
+        cost_by_peer=dict(Counter(report.cost_by_peer).most_common(PAID_PEERS)),
     )

@@ -18,7 +18,7 @@ from node.status.facts import Peer, Status
 REMEMBERED_GONE = 1_024
 """Peers that were told and are not any more, remembered for those who have an older edition."""
 
-SECTIONS = ("node", "models", "answers", "gateway", "warnings")
+SECTIONS = ("node", "models", "answers", "gateway", "warnings", "market")
 """Told as a whole when anything in them changes."""
 
 Event = tuple[str, bytes]
@@ -45,6 +45,7 @@ class _Whole(msgspec.Struct, frozen=True):
     answers: msgspec.Raw
     gateway: msgspec.Raw
     warnings: msgspec.Raw
+    market: msgspec.Raw
 
 
 class Editions:

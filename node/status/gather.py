@@ -61,8 +61,9 @@ class Gatherer:
 
     def status(self, now: float, clock: float) -> Status:
         """Everything, as it is now."""
-        peers = self._peers.read(now, clock)
-        models = self._models.read()
+        market = None if self._sources.market is None else self._sources.market.facts(now)
+        peers = self._peers.read(now, clock, market)
+        models = self._models.read(clock)
         node = self._node.read(self._models.served(), now)
         return Status(
             version=VERSION,
@@ -74,6 +75,7 @@ class Gatherer:
             answers=self._answers.told(),
             gateway=self._gateway(),
             warnings=self._concerns.told(node, models, self._observed(now, clock)),
+            market=market,
         )
 
     def _observed(self, now: float, clock: float) -> Observed:

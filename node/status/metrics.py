@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from market.credits import MICRO
 from node.status.facts import Status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -54,7 +55,7 @@ def exposition(status: Status, *, connections: int | None = None) -> str:
         connections: open ones of the HTTP door.
     """
     families = [*_node(status), *_network(status), *_work(status), *_peers(status), *_models(status)]
-    families += _gateway(status)
+    families += [*_gateway(status), *_market(status)]
     if connections is not None:
         families.append(_gauge("http_connections", "Open HTTP connections.", connections))
     return "".join(_lines(family) for family in families if family.samples)
@@ -181,6 +182,22 @@ def _gateway(status: Status) -> Iterable[Family]:
     yield _counter("gateway_prompt_tokens", "Tokens of prompts.", gateway.prompt_tokens)
     yield _counter("gateway_cached_tokens", "Of these, known from before.", gateway.cached_tokens)
     yield _counter("gateway_tokens", "Tokens chosen.", gateway.tokens)
+
+
+def _market(status: Status) -> Iterable[Family]:
+    market = status.market
+    if market is None:
+        return
+    yield _gauge("market_owed_credits", "What others owe this node, by signed receipts.", market.owed / MICRO)
+    yield _gauge(
+        "market_owes_credits", "What this node owes others, by signed receipts.", market.owes / MICRO
+    )
+    spent = market.spent_today / MICRO
+    yield _gauge("market_spent_today_credits", "Spent by the backbone since midnight UTC.", spent)
+    price = Family("market_price_credits", "gauge", "Mean price of a pair that this node asks, by model.")
+    for each in market.asks:
+        price.add(each.mean / MICRO, model=each.model)
+    yield price
 
 
 def _lines(family: Family) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from node.model.manifest import Manifest
 from node.serve.cells import Cells
 from node.status.coverage import Coverage, Matrix, runs_of
 from node.status.facts import WANTED_REPLICAS, Model, Served
+from node.status.market_facts import scarcity
 from node.status.models_here import ModelHere, model_here, name_of, served
 from node.status.peer_facts import SELF
 from node.status.sources import Chosen, Sources
@@ -27,6 +29,7 @@ WHY_BYTES = 300
 """Of why the node serves what it has chosen."""
 
 Here = Literal["serves", "backbone"]
+Heights = npt.NDArray[np.float64]
 _Places = npt.NDArray[np.bool_]
 
 
@@ -38,6 +41,7 @@ class _Told:
     home: Cells | None
     here: tuple[Here, ...]
     known: ModelHere | None
+    heights: Heights | None
     model: Model
 
 
@@ -65,7 +69,7 @@ class ModelFacts:
         chosen = {each.model_id: each for each in self._sources.chosen()}
         return [_with_choice(each, chosen.get(each.model)) for each in known]
 
-    def read(self) -> list[Model]:
+    def read(self, clock: float) -> list[Model]:
         """All of them, this node's own first. The peers have been noted in the coverage."""
         serves = self.served()
         live = self._sources.live
@@ -80,7 +84,8 @@ class ModelFacts:
         found: list[Model] = []
         told: dict[str, _Told] = {}
         for model_id, coverage in self._coverage.models().items():
-            entry = told[model_id] = self._tell(model_id, coverage.matrix(), tuple(own.get(model_id, ())))
+            here = tuple(own.get(model_id, ()))
+            entry = told[model_id] = self._tell(model_id, coverage.matrix(), here, clock)
             found.append(entry.model)
         self._told = told
         return found
@@ -99,9 +104,10 @@ class ModelFacts:
             known = self._known[model_id] = model_here(manifest, model_id, self._sources.store)
         return known
 
-    def _tell(self, model_id: str, matrix: Matrix, here: tuple[Here, ...]) -> _Told:
+    def _tell(self, model_id: str, matrix: Matrix, here: tuple[Here, ...], clock: float) -> _Told:
         known = self._known.get(model_id) if here else None
         home_cells = self._home_cells(model_id)
+        heights = self._heights(model_id, matrix, known, clock)
         before = self._told.get(model_id)
         if (
             before is not None
@@ -109,6 +115,7 @@ class ModelFacts:
             and before.home is home_cells
             and before.here == here
             and before.known is known
+            and before.heights is heights
         ):
             return before
         home = self._home(model_id, matrix, home_cells)
@@ -125,12 +132,21 @@ class ModelFacts:
             nodes=matrix.nodes,
             replicas=matrix.encoded(),
             wanted_replicas=WANTED_REPLICAS,
-            scarcity=None,
+            scarcity=_encoded(matrix, heights),
             home=runs_of(home, matrix.layers),
             missing=runs_of(missing, matrix.layers),
             missing_cells=int(missing.sum()),
         )
-        return _Told(matrix, home_cells, here, known, model)
+        return _Told(matrix, home_cells, here, known, heights, model)
+
+    def _heights(
+        self, model_id: str, matrix: Matrix, known: ModelHere | None, clock: float
+    ) -> Heights | None:
+        """Where the swarm's prices lie; None where all is free, or this node does not know the model."""
+        market = self._sources.market
+        if market is None or known is None:
+            return None
+        return market.heights(model_id, matrix.layers, matrix.counts.shape[1], known.manifest, clock)
 
     def _architecture(self, model_id: str, known: ModelHere | None) -> str:
         """As this node knows, or as some node that serves it says."""
@@ -156,6 +172,12 @@ class ModelFacts:
             if index == 0 and layer in row_of:
                 home[row_of[layer], experts] = True
         return home
+
+
+def _encoded(matrix: Matrix, heights: Heights | None) -> str | None:
+    if heights is None:
+        return None
+    return base64.b64encode(scarcity(matrix.counts, WANTED_REPLICAS, heights).tobytes()).decode()
 
 
 def _with_choice(each: Served, chosen: Chosen | None) -> Served:

@@ -24,12 +24,14 @@ class ModelHere:
     Attributes:
         name: of the file it came from, "" if unknown.
         expert_bytes: of all its experts.
+        manifest: all that is known of it.
     """
 
     name: str
     architecture: str
     shape: Shape
     expert_bytes: int
+    manifest: Manifest
 
 
 def model_here(manifest: Manifest, model_id: str, store: Store | None) -> ModelHere:
@@ -41,6 +43,7 @@ def model_here(manifest: Manifest, model_id: str, store: Store | None) -> ModelH
         architecture=manifest.architecture,
         shape=Shape(layers, tuple(cells[layer] for layer in layers)),
         expert_bytes=manifest.expert_bytes,
+        manifest=manifest,
     )
 
 

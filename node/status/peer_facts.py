@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from market.credits import MICRO
 from node.status.coverage import Coverage, Extent
-from node.status.facts import Held, Peer, PeerCalls, Route, short_id
+from node.status.facts import Held, Market, Peer, PeerCalls, Route, short_id
 from node.status.node_facts import host_and_port
 from node.status.peers_met import PeersMet, State
 from node.status.rates import Share
@@ -85,6 +86,7 @@ class PeerFacts:
         self._connections: dict[str, Connection] = {}  # the one shown, as of the last tick
         self._losses: dict[Connection, Share] = {}
         self._asked = 0  # of the route policy, in this round
+        self._credits: Mapping[str, int] = {}  # what peers owe, in this round
         self._told: Mapping[str, Holdings] = {}  # what connected peers said that they serve
         self.left_out = 0
 
@@ -104,9 +106,10 @@ class PeerFacts:
         for peer_id in self._routes.keys() - best.keys():
             del self._routes[peer_id]
 
-    def read(self, now: float, clock: float) -> list[Peer]:
+    def read(self, now: float, clock: float, market: Market | None = None) -> list[Peer]:
         """All that are told of, in order."""
         node = self._node
+        self._credits = {} if market is None else {each.peer: each.owes for each in market.credits}
         rows = {row.advert.peer_id: row for row in node.table.rows()}
         rows.pop(node.identity.peer_id, None)
         met = set(self._met.ids())
@@ -169,7 +172,7 @@ class PeerFacts:
             holds=self._holds(peer_id, state, said, told),
             calls=self._calls(peer_id),
             load_ms=None if said is None or not said.held else said.advert.load,
-            credit=None,
+            credit=self._credit(peer_id),
             unusable=unusable,
         )
 
@@ -208,6 +211,10 @@ class PeerFacts:
         if made is peer_calls.NONE and served is peer_calls.NONE:
             return _NO_CALLS
         return PeerCalls(made.made, made.failed, made.late, served.served)
+
+    def _credit(self, peer_id: str) -> float | None:
+        owes = self._credits.get(peer_id)
+        return None if owes is None else round(owes / MICRO, 6)
 
     def _unusable(self) -> dict[str, str]:
         """Why connected peers cannot be asked by this node's backbone, by peer."""

@@ -19,11 +19,12 @@ from node.http.authority import parse_address
 from node.http.caller import caller_of
 from node.http.refusals import Refusal
 from node.status.board import NotYet, StatusBoard
+from node.status.changing import may_change
 from node.status.events import event_stream
 from node.status.files import INDEX, PageFile, page_files
 from node.status.metrics import CONTENT_TYPE, exposition
 from node.status.sources import PauseFacts, Pauser
-from node.status.token import HEADER, Token
+from node.status.token import Token
 
 MAX_BODY_BYTES = 1_024
 """Of a request to pause: a number."""
@@ -107,19 +108,7 @@ class _Handlers:
 
     def _pauser(self, request: Request) -> Pauser:
         """Who pauses, for a request that may."""
-        shown = request.headers.get(HEADER)
-        if shown is not None:
-            if not self._token.is_shown(shown):
-                raise Refusal(403, f"{HEADER} is not this node's token", code="wrong_token")
-        elif not self._token.is_in_cookie(request.cookies.get(self._token.cookie_name)):
-            raise Refusal(
-                403,
-                f"changing something takes this node's token: open its page, or send {HEADER} from its "
-                "http-token file",
-                code="no_token",
-            )
-        elif "origin" not in request.headers:  # the door has seen to it that it is ours
-            raise Refusal(403, "a request with the page's cookie must say its Origin", code="no_origin")
+        may_change(request, self._token)
         pauser = self._board.sources.pauser
         if pauser is None:
             raise Refusal(409, "this node has nothing to pause", code="nothing_to_pause")

@@ -11,6 +11,7 @@ from node.decode.continuous.decoder import Decoder
 from node.decode.live_backbone import LiveBackbone
 from node.model.store import Store
 from node.serve.server import ExpertServer
+from node.status.market_facts import MarketSource
 from node.swarm.node import SwarmNode
 
 
@@ -92,6 +93,7 @@ class Sources:
         pauser: who decides whether it serves.
         chosen: what it chose to serve itself.
         door: the HTTP listener.
+        market: None where everything is free.
         started_at: unix time.
     """
 
@@ -108,4 +110,5 @@ class Sources:
     pauser: Pauser | None = None
     chosen: Callable[[], Sequence[Chosen]] = tuple
     door: Door | None = None
+    market: MarketSource | None = None
     started_at: float = field(default_factory=time.time)

@@ -17,6 +17,7 @@ from routing.remembered import RememberedPeers
 from routing.routes import Standing
 from routing.wire.advert import Advert, farewell, next_seq, refresh_after, sign_advert
 from routing.wire.holdings import Slice
+from routing.wire.quote import Quote, lasting
 
 log = logging.getLogger("panal.advert")
 
@@ -33,6 +34,7 @@ class Offered:
 
     Attributes:
         load: milliseconds a call arriving now would wait.
+        quotes: what it asks; none: nothing.
     """
 
     name: str = ""
@@ -42,6 +44,7 @@ class Offered:
     max_rows: int = 1
     load: int = 0
     versions: list[int] = field(default_factory=list)
+    quotes: list[Quote] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class Announcer:
             combines=offered.combines,
             max_rows=offered.max_rows,
             load=offered.load,
+            quotes=lasting(offered.quotes, int(now), self._lifetime),
             versions=offered.versions,
             member=self._membership.certificate,
         )
@@ -183,6 +187,7 @@ def _same(one: Advert, other: Advert) -> bool:
             advert.udp,
             advert.serves_relay,
             advert.slices,
+            advert.quotes,
         )
 
     return said(one) == said(other)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 import trio
@@ -90,6 +90,8 @@ class SwarmNode:
         prober: what is known of this node's own reachability.
         control: the control plane; None where the config has switched it off.
         whereabouts: where this node is.
+        last_words: awaited, all at once, when the node ends and still has its connections. Each bounds its
+            own time: Ctrl-C must end the node in under three seconds.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class SwarmNode:
         self._wanted_model = role.wanted_model
         self._instance = self._rng.getrandbits(64)
         self._nursery: trio.Nursery | None = None
+        self.last_words: list[Callable[[], Awaitable[None]]] = []
         self._told_reach: Reach | None = None
         self._keeper: DirectoryKeeper | None = None
         swarm = self.membership.swarm
@@ -248,9 +251,8 @@ class SwarmNode:
                     await trio.sleep_forever()
                 finally:
                     try:
-                        if self.role.serves:
-                            with trio.CancelScope(shield=True):
-                                await self._announcer.leave()
+                        with trio.CancelScope(shield=True):
+                            await self._say_last_words()
                     finally:  # whatever goes wrong with it, the node ends
                         live.shield = False
         finally:
@@ -391,6 +393,13 @@ class SwarmNode:
         await keeper.run()
 
     # --- inside ---
+
+    async def _say_last_words(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for each in self.last_words:
+                nursery.start_soon(each)
+            if self.role.serves:
+                nursery.start_soon(self._announcer.leave)
 
     def _relay_keeper(self, control: Control) -> RelayKeeper:
         return RelayKeeper(control, self.whereabouts, lambda: self.standing, self.table, self.candidates)

@@ -101,6 +101,7 @@ class ServerStats:
         compute: seconds it says it computed.
         load: its load hint, milliseconds.
         pairs: (token, slot) pairs it computed.
+        price: micro-credits that this node owes for it; 0 where nothing is priced.
     """
 
     peer_id: str
@@ -108,6 +109,7 @@ class ServerStats:
     compute: float
     load: int
     pairs: int
+    price: int = 0
 
 
 @dataclass
@@ -142,6 +144,11 @@ class CallStats:
     def trips(self) -> int:
         """1 if any peer was asked: the call's requests travel together."""
         return min(self.waves, 1)
+
+    @property
+    def price(self) -> int:
+        """Micro-credits that all its answers cost, also those that were of no use."""
+        return sum(server.price for server in self.servers)
 
     @property
     def slowest(self) -> ServerStats | None:

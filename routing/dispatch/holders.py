@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 HOME = "home"
 """The peer id of this node's own cells in a plan. No libp2p peer id is so short."""
+
+
+@dataclass(frozen=True)
+class Slack:
+    """How much slower than the quickest servers may be for the sake of their price.
+
+    Attributes:
+        share: of the quickest answer's seconds; seconds: in any case. The greater of both counts.
+    """
+
+    share: float = 0.0
+    seconds: float = math.inf
+
+    def limit(self, bar: float) -> float:
+        """Seconds that an answer may take where the quickest takes `bar`."""
+        return bar + max(bar * self.share, self.seconds)
 
 
 @dataclass(frozen=True)
@@ -19,12 +37,15 @@ class Holder:
         cost: seconds in which it should answer a small call, but for computing; 0 at home and where nothing
             is known.
         per_pair: seconds that it computes for each (token, slot) pair.
+        price: what it asks for each pair, as the seconds of waiting that are worth as much (routing.tariff).
+            Seconds of servers that answer together are not added, prices are.
     """
 
     peer_id: str
     held: int
     cost: float = 0.0
     per_pair: float = 0.0
+    price: float = 0.0
 
     @property
     def least(self) -> float:
@@ -62,6 +83,7 @@ class LayerHolders:
         reserve: asked only for experts that none of `holders` has: peers that failed a moment ago; in the
             same order.
         run_length: experts of a run, if a run must not be split; 0 if each expert may be anywhere.
+        slack: how much slower servers may be for the sake of their price; nothing where none has one.
     """
 
     layer: int
@@ -69,6 +91,12 @@ class LayerHolders:
     formerly: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     reserve: tuple[Holder, ...] = ()
     run_length: int = 0
+    slack: Slack = Slack()
+
+    @cached_property
+    def is_priced(self) -> bool:
+        """Whether anybody asks for anything."""
+        return any(holder.price for holder in self.holders + self.reserve)
 
     def by_runs(self, run_length: int, n_experts: int) -> LayerHolders:
         """The same with just the runs that each holder has the whole of, for combine stable."""

@@ -4,7 +4,8 @@ Rules
 1. All rows of an expert in a call go to one server. Kernels may give other last bits for a batch than for
    its rows one by one (design/llama-hook.md), so a call's rows of an expert are never split.
 2. What is held at home is computed at home.
-3. The rest goes to the set of servers with the smallest expected slowest answer (routing.dispatch.choice).
+3. The rest goes to the set of servers with the smallest expected slowest answer (routing.dispatch.choice);
+   where answers have a price, to the set that is worth its price (routing.dispatch.priced).
 4. Peers in reserve are asked only for what no other holds.
 5. Where combine is stable, holders hold whole runs or nothing (`LayerHolders.by_runs`), and the experts of a
    run that are needed go to one of them together.
@@ -27,6 +28,7 @@ from routing.dispatch.errors import NoHolder
 from routing.dispatch.holders import HOME as HOME
 from routing.dispatch.holders import Holder as Holder
 from routing.dispatch.holders import LayerHolders as LayerHolders
+from routing.dispatch.priced import PricedChoice
 from routing.errors import LocalError
 
 COMPARED_PAIRS = 64
@@ -82,8 +84,8 @@ def plan(
     if ids.ndim != 2 or ids.size == 0:
         raise LocalError(f"layer {holders.layer}: ids have shape {list(ids.shape)}, not [n_tokens, n_used]")
     chosen = ids.reshape(-1) if pairs is None else ids.reshape(-1)[pairs]
-    needed, counts = _distinct(chosen, holders.layer)
-    assignment = assign(needed, holders, counts)
+    needed, counts, amounts = _distinct(chosen, holders)
+    assignment = assign(needed, holders, counts, amounts)
     if pairs is None:
         pairs = np.arange(chosen.size, dtype=np.intp)
     owners = None
@@ -97,12 +99,16 @@ def plan(
 
 
 def assign(
-    needed: Iterable[int], holders: LayerHolders, pairs: Mapping[int, int] | None = None
+    needed: Iterable[int],
+    holders: LayerHolders,
+    pairs: Mapping[int, int] | None = None,
+    amounts: Mapping[int, int] | None = None,
 ) -> list[tuple[str, list[int]]]:
     """Give each needed expert to exactly one holder (rules 2 to 4).
 
     Args:
         pairs: of each needed expert; None if computing is not weighed.
+        amounts: the same, to weigh prices; None if those are not weighed.
 
     Returns:
         (peer id, its experts ascending), home first, then in the order they were chosen.
@@ -120,7 +126,11 @@ def assign(
             left &= ~holder.held
     for tier in (holders.holders, holders.reserve):
         if left and tier:
-            for holder, mine in Choice(tier, left, pairs, holders.run_length).best():
+            if amounts is None:
+                choice = Choice(tier, left, pairs, holders.run_length)
+            else:
+                choice = PricedChoice(tier, left, pairs, holders.run_length, amounts, holders.slack)
+            for holder, mine in choice.best():
                 chosen.append((holder.peer_id, numbers(mine)))
                 left &= ~mine
     if left:
@@ -128,9 +138,14 @@ def assign(
     return chosen
 
 
-def _distinct(chosen: IntArray, layer: int) -> tuple[list[int], Mapping[int, int] | None]:
-    """The distinct expert numbers, ascending, and how many pairs each has if that is to be weighed."""
+def _distinct(
+    chosen: IntArray, holders: LayerHolders
+) -> tuple[list[int], Mapping[int, int] | None, Mapping[int, int] | None]:
+    """The distinct expert numbers, ascending, and how many pairs each has, if that is to be weighed for
+    computing, and for prices."""
+    layer = holders.layer
     counts: Mapping[int, int] | None = None
+    amounts: Mapping[int, int] | None = None
     if chosen.size <= COMPARED_PAIRS:
         listed = chosen.tolist()
         distinct = sorted(set(listed))
@@ -138,12 +153,15 @@ def _distinct(chosen: IntArray, layer: int) -> tuple[list[int], Mapping[int, int
     else:
         if int(chosen.min()) < 0:
             raise LocalError(f"layer {layer}: the router chose expert {int(chosen.min())}")
-        distinct = np.flatnonzero(np.bincount(chosen)).tolist()
+        found = np.bincount(chosen)
+        distinct = np.flatnonzero(found).tolist()
+        if holders.is_priced:
+            amounts = dict(zip(distinct, found[distinct].tolist(), strict=True))
     if distinct[0] < 0 or distinct[-1] > 0xFFFF:
         raise LocalError(
             f"layer {layer}: the router chose expert {distinct[0]} to {distinct[-1]}, beyond u16"
         )
-    return distinct, counts
+    return distinct, counts, counts if counts is not None and holders.is_priced else amounts
 
 
 def _server_calls(

@@ -90,22 +90,36 @@ HomeExperts = Callable[[MoeCall, ServerCall], Awaitable[Float32Array]]
 PeerLookup = Callable[[str], ExpertPeer | None]
 """A peer by id; None if it is not connected now."""
 
+OnAnswer = Callable[[MoeCall, ServerCall, ExpertsRequest, ExpertsAnswer, str], int]
+"""Told of each answer that has arrived and fits, last the path it came by; gives the micro-credits that this
+node owes for it. Runs between two answers of a call, so it must take microseconds and raise nothing."""
+
 
 class Star:
     """Dispatches MoE calls. One for a node; calls may overlap.
 
     Args:
         estimates: what is known of the peers; kept up to date here.
+        on_answer: where answers are priced or looked at; None: they are free.
     """
 
     def __init__(
-        self, peer: PeerLookup, home: HomeExperts | None = None, estimates: Estimates | None = None
+        self,
+        peer: PeerLookup,
+        home: HomeExperts | None = None,
+        estimates: Estimates | None = None,
+        on_answer: OnAnswer | None = None,
     ) -> None:
         self._peer = peer
         self._home = home
+        self.on_answer = on_answer
         self._call_ids = count()
         self._watch = Watch()
         self.estimates = estimates or Estimates()
+
+    def next_call_id(self) -> int:
+        """For a call that somebody else makes: its number must not tell it from the star's own."""
+        return next(self._call_ids) % CALL_IDS
 
     async def dispatch(
         self,
@@ -139,6 +153,7 @@ class Star:
             holders,
             settings,
             stats or CallStats(),
+            self.on_answer,
         )
         return await running.run(), running.stats
 
@@ -157,6 +172,7 @@ class _Dispatch:
         holders: LayerHolders,
         settings: WireSettings,
         stats: CallStats,
+        on_answer: OnAnswer | None,
     ) -> None:
         self.peer = peer
         self.home = home
@@ -167,6 +183,7 @@ class _Dispatch:
         self.holders = holders
         self.settings = settings
         self.stats = stats
+        self.on_answer = on_answer
         self.refused_some: set[str] = set()
         self.late: set[str] = set()
 
@@ -301,8 +318,11 @@ class _Dispatch:
         self.stats.bytes_back += framed_nbytes(answer)
         check_answer(request, answer, peer_id)
         now = trio.current_time()
+        price = 0
+        if self.on_answer is not None:
+            price = self.on_answer(self.call, server_call, request, answer, race.path)
         stats = ServerStats(
-            peer_id, now - race.sent_at, answer.compute_us / 1e6, answer.load, server_call.pairs.size
+            peer_id, now - race.sent_at, answer.compute_us / 1e6, answer.load, server_call.pairs.size, price
         )
         self.stats.servers.append(stats)
         self.late.discard(peer_id)
@@ -393,8 +413,8 @@ class _NoAnswer(PeerError):
     """The hard deadline has passed."""
 
 
-_BUSY = (RefusalCode.OVERLOADED, RefusalCode.DEADLINE)
-"""Refusals that say nothing against a server."""
+_BUSY = (RefusalCode.OVERLOADED, RefusalCode.DEADLINE, RefusalCode.UNPAID)
+"""Refusals that say nothing against a server: others are asked first for as long as it says."""
 
 
 def _fault(error: PeerError) -> Fault:

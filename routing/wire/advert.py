@@ -31,6 +31,7 @@ from routing.multiaddr import MAX_MULTIADDR_CHARS, PeerAddress
 from routing.wire.codecs import Buffer
 from routing.wire.holdings import MAX_NAME_BYTES, MAX_SLICES, MAX_WORDS, Slice, slice_fault
 from routing.wire.limits import MAX_ROWS
+from routing.wire.quote import MAX_QUOTES, Quote, quotes_fault
 from routing.wire.text import sanitise
 
 ADVERT_VERSION = 1
@@ -85,6 +86,8 @@ MAX_SEQ = 2**53
 """The same; milliseconds since 1970 reach it in the year 287,396."""
 
 _MAX_TIME = 2**40  # year 36,812; keeps sums of times far from any overflow
+
+_GONE = ("addresses", "control", "relays", "slices", "quotes")  # what a farewell does not carry
 
 _Words = Annotated[
     list[Annotated[str, msgspec.Meta(pattern="^[a-z0-9_.-]{1,32}\\Z")]], msgspec.Meta(max_length=MAX_WORDS)
@@ -143,10 +146,12 @@ class Advert(msgspec.Struct, frozen=True):
         codecs, combines: names as in `/panal/slices`; unknown ones are a later version's.
         max_rows: rows of x it takes in one request.
         load: milliseconds that a call arriving now would wait. A hint.
-        price: micro-credits, 0 free.
+        price: micro-credits, 0 free; nothing reads it since there are quotes.
+        quotes: what it asks for its cells, one a model at most; none: nothing.
         versions: of `/panal/experts` it speaks.
         member: its member certificate in a private swarm, else empty.
-        leaving: a farewell: whoever reads it forgets the node. It carries no addresses, relays or slices.
+        leaving: a farewell: whoever reads it forgets the node. It carries no addresses, relays, slices or
+            quotes.
     """
 
     swarm_id: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -170,6 +175,7 @@ class Advert(msgspec.Struct, frozen=True):
     max_rows: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)] = 1
     load: Annotated[int, msgspec.Meta(ge=0, le=MAX_LOAD)] = 0
     price: Annotated[int, msgspec.Meta(ge=0, le=MAX_PRICE)] = 0
+    quotes: Annotated[list[Quote], msgspec.Meta(max_length=MAX_QUOTES)] = []
     versions: Annotated[
         list[Annotated[int, msgspec.Meta(ge=1, le=255)]], msgspec.Meta(max_length=MAX_VERSIONS)
     ] = []
@@ -179,6 +185,10 @@ class Advert(msgspec.Struct, frozen=True):
     def serves(self, model_id: str) -> bool:
         """Whether it serves anything of a model."""
         return any(held.model_id == model_id for held in self.slices)
+
+    def quote(self, model_id: str) -> Quote | None:
+        """What it asks for its cells of a model; None: nothing."""
+        return next((quote for quote in self.quotes if quote.model_id == model_id), None)
 
     def hosts(self) -> list[str]:
         """The IP addresses it names as its own, QUIC and control; not its relays'."""
@@ -277,7 +287,7 @@ def refresh_after(lifetime: float) -> float:
 def farewell(advert: Advert, *, seq: int, issued_at: int) -> Advert:
     """The same node's last advert."""
     return msgspec.structs.replace(
-        advert, seq=seq, issued_at=issued_at, addresses=[], control=[], relays=[], slices=[], leaving=True
+        advert, seq=seq, issued_at=issued_at, leaving=True, **{each: [] for each in _GONE}
     )
 
 
@@ -290,7 +300,10 @@ def sign_advert(advert: Advert, identity: Identity) -> bytes:
     """
     if advert.peer_id != identity.peer_id:
         raise LocalError(f"an advert of {advert.peer_id} can't be signed with the key of {identity.peer_id}")
-    body = _encoder.encode(advert)
+    fields = msgspec.structs.asdict(advert)
+    if not advert.quotes:  # a node that asks nothing says the same bytes as before there were quotes
+        del fields["quotes"]
+    body = _encoder.encode(fields)
     size = HEADER_BYTES + len(body)
     if size > MAX_ADVERT_BYTES:
         raise LocalError(
@@ -352,11 +365,12 @@ def _check_meaning(advert: Advert) -> None:
     _check_addresses("control", advert.control, ControlAddress.parse, peer, with_peer=False)
     _check_addresses("relays", advert.relays, _parse_relay, peer, with_peer=True)
     for number, held in enumerate(advert.slices):
-        fault = slice_fault(held)
-        if fault:
+        if fault := slice_fault(held):
             raise AdvertError(Fault.MALFORMED, f"slice {number}: {fault}", peer=peer)
-    if advert.leaving and (advert.addresses or advert.control or advert.relays or advert.slices):
-        text = "a farewell carries no addresses, relays or slices"
+    if fault := quotes_fault(advert.quotes, advert.issued_at, advert.lifetime):
+        raise AdvertError(Fault.MALFORMED, fault, peer=peer)
+    if advert.leaving and any(getattr(advert, each) for each in _GONE):
+        text = "a farewell carries no addresses, relays, slices or quotes"
         raise AdvertError(Fault.MALFORMED, text, peer=peer)
 
 

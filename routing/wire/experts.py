@@ -66,6 +66,8 @@ class RefusalCode(IntEnum):
     NOT_SUPPORTED = 7
     """Codec, combine or slice kind."""
     INTERNAL = 8
+    UNPAID = 9
+    """The caller owes as much as it may; the text says what would settle it."""
 
 
 _REFUSAL_WORDS: dict[RefusalCode, str] = {
@@ -77,6 +79,7 @@ _REFUSAL_WORDS: dict[RefusalCode, str] = {
     RefusalCode.MALFORMED: "it found the request malformed",
     RefusalCode.NOT_SUPPORTED: "it does not support this codec, combine or slice kind",
     RefusalCode.INTERNAL: "it failed inside",
+    RefusalCode.UNPAID: "it is owed too much",
 }
 
 

@@ -32,6 +32,9 @@ MAX_NAME_BYTES = 64
 MAX_SOFTWARE_BYTES = 32
 """Name and version of what it runs."""
 
+MAX_BUILD_BYTES = 64
+"""The digest of what computes, as text; ours has 16 hex digits."""
+
 MAX_SLICES = 64
 """Slices in an answer: a node serves a few models, not a library."""
 
@@ -113,6 +116,8 @@ class Holdings(msgspec.Struct, frozen=True):
         combines: `rows`, `sum`, `stable`.
         max_rows: rows of x it takes in one request.
         software: what it runs, for people: "panal 0.1.0"; "" if it does not say.
+        build: its build class, 16 hex digits: servers of one class give the same bytes for the same request; ""
+            if it does not say.
     """
 
     versions: _Versions
@@ -122,6 +127,7 @@ class Holdings(msgspec.Struct, frozen=True):
     combines: _Words
     max_rows: Annotated[int, msgspec.Meta(ge=1, le=MAX_ROWS)]
     software: Annotated[str, msgspec.Meta(max_length=MAX_SOFTWARE_BYTES * 4)] = ""
+    build: Annotated[str, msgspec.Meta(max_length=MAX_BUILD_BYTES * 4)] = ""
 
 
 _request_decoder = msgspec.json.Decoder(HoldingsRequest)
@@ -171,6 +177,7 @@ def decode_holdings(buffer: Buffer, *, peer: str = "") -> Holdings:
         holdings,
         name=sanitise(holdings.name, MAX_NAME_BYTES),
         software=sanitise(holdings.software, MAX_SOFTWARE_BYTES),
+        build=sanitise(holdings.build, MAX_BUILD_BYTES),
     )
 
 

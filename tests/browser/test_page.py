@@ -147,6 +147,30 @@ def test_what_others_call_themselves_does_nothing(stage: tuple[StagedBoard, str]
     assert page.page.locator("script").count() == 1
 
 
+def test_what_answers_cost_is_there_when_something_does(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
+    board, url = stage
+    dear = status().answers[0]
+    attic, stranger = status().peers[0].id, "12D3KooW" + "x" * 44
+    trips = msgspec.structs.replace(
+        dear.trips, cost=1_234_567, cost_by_peer={stranger: 234_567, attic: 1_000_000}
+    )
+    free = msgspec.structs.replace(
+        dear, number=40, trips=msgspec.structs.replace(trips, cost=0, cost_by_peer={})
+    )
+    board.show(status(answers=[free]))
+    page = tab(url).live()
+    page.count("#answers tbody tr", 1)
+    column = "#answers th:nth-child(13), #answers td:nth-child(13), #cost-words"
+    shown = f"() => [...document.querySelectorAll('{column}')].map((each) => each.checkVisibility())"
+    assert page.asks(shown) == [False, False, False]
+    board.show(status(answers=[msgspec.structs.replace(dear, trips=trips), free]))
+    page.has("#answers tbody tr:first-child td:nth-child(13)", "1.23attic 1, xxxxxxxx 0.235")
+    page.has("#answers tbody tr:last-child td:nth-child(13)", "0")
+    page.page.locator("#answers-words summary").click()
+    assert page.asks(shown) == [True] * 4
+    page.has("#cost-words", "credits that others' work costs")
+
+
 def test_nodes_with_little_to_tell(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
     """A node that has just begun, a relay, one that only asks: each page says what it is and what to do."""
     board, url = stage

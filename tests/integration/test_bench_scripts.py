@@ -86,3 +86,28 @@ def test_shapes_that_cannot_be_are_refused(tmp_path: Path, wrong: list[str], rea
     assert reason in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_bench_market_reports(tmp_path: Path) -> None:
+    done = script(
+        "bench_market",
+        "--json",
+        "--dir",
+        str(tmp_path),
+        *SHAPE,
+        "--types",
+        "F16,F16",
+        "--rounds",
+        "1",
+        "--tokens",
+        "3",
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert set(report["ways"]) == {"free", "priced", "audited"}
+    assert all(row["tokens_per_second"] > 0 and row["cpu_ms"] > 0 for row in report["ways"].values())
+    assert report["ways"]["free"]["seconds_ratio"] == report["ways"]["free"]["cpu_ratio"] == 1
+    assert report["alone"]["payer_us"] > 0 and report["alone"]["payee_us"] > 0
+    books = tmp_path / "priced" / "home" / "market.db"
+    assert books.exists() and not (tmp_path / "free" / "home" / "market.db").exists()

@@ -486,7 +486,7 @@ def test_it_ends_while_it_waits_for_experts(parts: Parts) -> None:
                 outer.start_soon(one)
                 await trio.sleep(0.2)
                 begun = time.monotonic()
-            assert time.monotonic() - begun < 3
+            assert time.monotonic() - begun < 15
             with pytest.raises(Stopping):
                 async with decoder.ask(asked(model.tokens(5))):
                     pass

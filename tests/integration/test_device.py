@@ -8,22 +8,33 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from node.config import load_config
+from node.decode.answer import Answer, answer
+from node.decode.configured import configured_backbone
+from node.decode.live_backbone import LiveBackbone
 from node.engine import library as llama
+from node.engine.sampler import SamplingSettings
 from node.importing import import_model
 from node.model.store import Store
 from tests.swarm_process import PANAL, Home, NodeProcess, running, start_all, wait_until
 
 pytestmark = pytest.mark.slow
 
-WITHDRAWN_SECONDS = 5.0
+PROMPT = "import os\n"
+
+LAYERS = 4
+MANY = 100
+"""Tokens of an answer in whose middle something happens."""
+
+WITHDRAWN_SECONDS = 30.0
 """From a pause until peers have heard of it: half a second by design; the machine may be busy."""
 
 
@@ -51,8 +62,8 @@ class Swarm:
         assert done.returncode == code, done
         return done
 
-    def generated(self) -> dict[str, Any]:
-        flags = ("-p", "import os\n", "-n", "8", "--json")
+    def generated(self, tokens: int = 8) -> dict[str, Any]:
+        flags = ("-p", PROMPT, "-n", tokens, "--json")
         return dict(json.loads(self.panal("generate", "-c", self.ask, *flags).stdout))
 
     def told(self, node: NodeProcess) -> dict[str, Any]:
@@ -74,8 +85,8 @@ def swarm(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterato
     b = NodeProcess(Home(folder / "b", store, demo_model, experts="0-11", peers=[a.home.address], rest=rest))
     with running([a, b]):
         start_all([a, b])
-        b.wait_said("heard", 20, peer=a.peer_id)
-        a.wait_said("heard", 20, peer=b.peer_id)
+        b.wait_said("heard", 30, peer=a.peer_id)
+        a.wait_said("heard", 30, peer=b.peer_id)
         backbone = f'[backbone]\nmodel = "{demo_model}"\ndraft = "off"\n'
         peers = [a.home.address, b.home.address]
         asks = Home(folder / "c", store, demo_model, peers=peers, rest=backbone)
@@ -99,26 +110,40 @@ def test_a_paused_node_serves_nothing_and_others_take_over(swarm: Swarm) -> None
 
 
 def test_a_pause_in_the_middle_of_an_answer(swarm: Swarm) -> None:
-    flags = ["-p", "import os\n", "-n", "400", "--json"]
-    whole = json.loads(swarm.panal("generate", "-c", swarm.ask, *flags).stdout)
+    """The answer waits with its first piece until roles have changed: however fast the machine writes."""
+    whole = swarm.generated(MANY)
     swarm.panal("pause", "-c", swarm.b.home.config)
     swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 0, WITHDRAWN_SECONDS, "b to withdraw")
-    calls = swarm.calls(swarm.a)
-    command = [*PANAL, "generate", "-c", str(swarm.ask), *flags]
-    asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: swarm.calls(swarm.a) > calls, 30, "a to be asked")
-    swarm.panal("resume", "-c", swarm.b.home.config)
-    swarm.a.wait(lambda: swarm.a.table[swarm.b.peer_id] == 1, WITHDRAWN_SECONDS, "b to be back")
-    time.sleep(0.5)  # the backbone asks it what it serves: 4 ms
-    assert asking.poll() is None, "it still writes"
-    swarm.panal("pause", "-c", swarm.a.home.config)
+    before = swarm.calls(swarm.a)
+    changed = list[bool]()
+
+    def change_roles(live: LiveBackbone) -> None:
+        def serving() -> set[str]:
+            return {each.peer_id for each in live.table.holders(0, 0).holders}
+
+        assert serving() == {swarm.a.peer_id}
+        asked = "a to have been asked for all layers"
+        wait_until(lambda: swarm.calls(swarm.a) >= before + LAYERS, WITHDRAWN_SECONDS, asked)
+        swarm.panal("resume", "-c", swarm.b.home.config)
+        wait_until(lambda: swarm.b.peer_id in serving(), WITHDRAWN_SECONDS, "the backbone to learn of b")
+        swarm.panal("pause", "-c", swarm.a.home.config)
+        changed.append(True)
+
+    async def ask() -> Answer:
+        config = load_config(swarm.ask)
+        async with configured_backbone(config, prompt=PROMPT) as live:
+
+            def show(text: str) -> None:
+                if not changed:
+                    change_roles(live)
+
+            return await live.in_thread(answer, live, PROMPT, MANY, SamplingSettings(), show)
+
     try:
-        out, err = asking.communicate(timeout=120)
-        assert asking.returncode == 0, err
-        said = json.loads(out)
-        assert said["text"] == whole["text"], "no token is another, and none is lost"
+        said = trio.run(ask)
     finally:
         swarm.panal("resume", "-c", swarm.a.home.config)
+    assert said.text == whole["text"] and said.tokens == whole["tokens"], "none is another, and none is lost"
     swarm.b.wait(lambda: swarm.b.table[swarm.a.peer_id] == 1, WITHDRAWN_SECONDS, "a to be back")
 
 
@@ -158,10 +183,8 @@ def test_what_doctor_tells_of_a_running_node(swarm: Swarm, tmp_path: Path) -> No
 def test_a_killed_node_leaves_its_folder_free(swarm: Swarm) -> None:
     swarm.panal("pause", "-c", swarm.b.home.config)
     swarm.b.kill()
-    begun = time.monotonic()
     swarm.b.start().ready()
-    assert time.monotonic() - begun < 20
-    swarm.a.wait(lambda: swarm.a.table.get(swarm.b.peer_id) == 0, 20, "b, paused as it was")
+    swarm.a.wait(lambda: swarm.a.table.get(swarm.b.peer_id) == 0, WITHDRAWN_SECONDS, "b, paused as it was")
     swarm.panal("resume", "-c", swarm.b.home.config)
     swarm.a.wait(lambda: swarm.a.table.get(swarm.b.peer_id) == 1, WITHDRAWN_SECONDS, "b to serve again")
 

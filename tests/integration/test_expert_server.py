@@ -652,8 +652,8 @@ def test_a_cancelled_wait_does_not_wait_for_the_job() -> None:
         go = threading.Event()
         begun = time.perf_counter()
         with trio.move_on_after(0.02):
-            await thread.run(go.wait, 10)
-        assert time.perf_counter() - begun < 5
+            await thread.run(go.wait, 60)
+        assert time.perf_counter() - begun < 30
         assert thread.waiting == 0
         go.set()
         assert await thread.run(lambda: "next") == "next"

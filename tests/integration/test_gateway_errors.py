@@ -139,7 +139,7 @@ def test_who_leaves_frees_its_place_at_once(node: ApiNode, client: OpenAI) -> No
     whole.socket.close()
     begun = time.monotonic()
     until(lambda: stats(node).active == 0)
-    assert time.monotonic() - begun < 5 and stats(node).left == before + 2
+    assert time.monotonic() - begun < 20 and stats(node).left == before + 2
     assert [each.finish for each in node.answered[answered:]] == ["left", "left"]
     assert client.completions.create(model="", prompt=PROMPT, max_tokens=2).choices[0].text
 
@@ -162,6 +162,23 @@ def test_a_full_queue(node: ApiNode, client: OpenAI) -> None:
         answer = post(node, stream=True)
         assert answer.status == 429 and answer.error["code"] == "queue_full"
     until(lambda: (stats(node).active, stats(node).waiting) == (0, 0))
+
+
+def test_a_day_that_has_cost_as_much_as_it_may(node: ApiNode, client: OpenAI) -> None:
+    refused = stats(node).refused
+    node.live.port.purse.day = 0
+    try:
+        with pytest.raises(openai.APIStatusError, match="today's budget of 0 credits is spent") as raised:
+            client.completions.create(model="", prompt=PROMPT)
+        assert (raised.value.status_code, raised.value.code) == (402, "insufficient_quota")
+        assert raised.value.type == "insufficient_quota"
+        assert 0 < int(raised.value.response.headers["retry-after"]) <= 86_400
+        answer = post(node, stream=True)
+        assert answer.status == 402 and answer.error["code"] == "insufficient_quota"
+    finally:
+        node.live.port.purse.day = None
+    assert stats(node).refused == refused + 2
+    assert client.completions.create(model="", prompt=PROMPT, max_tokens=2).choices[0].text
 
 
 def test_while_nobody_answers(node: ApiNode, client: OpenAI) -> None:
@@ -216,7 +233,7 @@ def test_it_ends_while_it_streams(node: ApiNode) -> None:
         knocking.chunk()
         begun = time.monotonic()
         node.end()
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 20
         data = b"".join(iter(knocking.chunk, b""))
     error = events(data[data.rindex(b"data: ") :])[0]["error"]
     assert error["code"] == "ending"

@@ -72,7 +72,8 @@ hold ARRIVING besides."""
 LOG_BYTES = 64 << 10
 """Of one attack."""
 
-STOP_SECONDS = 3.0
+STOP_SECONDS = 15.0
+"""Ctrl-C ends a node in 3; the machine may be busy."""
 
 DATAGRAMS = 4 * UNANSWERED_BURST + PROBES_PER_TARGET * COPIES * 2 + PUNCHES_PER_TARGET * len(list(pauses()))
 """To a bystander's address, whatever peers say: handshakes with their repeats, dial-backs, punches."""

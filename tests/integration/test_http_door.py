@@ -78,6 +78,16 @@ def test_http_1_0(door: OpenDoor) -> None:
         assert knocking.is_closed()
 
 
+@pytest.mark.parametrize("version", ["0.9", "2.0", "3.0"])
+def test_another_http(door: OpenDoor, version: str) -> None:
+    answer = door.ask(f"GET / HTTP/{version}")
+    assert (answer.status, answer.error["code"]) == (505, "http_version")
+    assert version in answer.error["message"] and answer.error["type"] == "invalid_request_error"
+    with door.knock() as knocking:
+        knocking.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert knocking.response().status == 505
+
+
 def test_chunked_body(door: OpenDoor) -> None:
     with door.knock() as knocking:
         knocking.send(request("POST /echo HTTP/1.1\nTransfer-Encoding: chunked"))
@@ -88,6 +98,7 @@ def test_chunked_body(door: OpenDoor) -> None:
         knocking.send(request("POST /echo HTTP/1.1\nTransfer-Encoding: chunked") + b"zz\r\n")
         answer = knocking.response()
         assert answer.status == 400 and "body" in answer.error["message"]
+        assert "'zz" in answer.error["message"] and "bytearray" not in answer.error["message"]
         assert knocking.is_closed()
 
 
@@ -134,7 +145,6 @@ def test_errors_of_handlers(door: OpenDoor, caplog: pytest.LogCaptureFixture) ->
     [
         b"\x00\x01\x02\x03\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # TLS
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
         b"GET / HTTP/1.1\r\n\r\n",
@@ -274,10 +284,9 @@ def test_who_leaves_is_noticed_at_once(door: OpenDoor, shop: Shop, path: str, pi
     knocking = door.knock()
     knocking.send(request(f"GET /{path} HTTP/1.1") + pipelined)
     door.until(lambda: shop.waiting == 1)
-    begun = time.monotonic()
     knocking.socket.close()
-    door.until(lambda: shop.waiting == 0)
-    assert time.monotonic() - begun < 2 and shop.left[before:] == [path]
+    door.until(lambda: shop.waiting == 0)  # else it waits for ever
+    assert shop.left[before:] == [path]
     door.until(lambda: door.door.connections == 0)
 
 

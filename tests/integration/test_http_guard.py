@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from node.http import listening
 from node.http.api_keys import ApiKeys
 from node.http.door import HttpDoor
 from node.http.listening import DoorSettings
 from routing.errors import LocalError
 from tests.http_shop import Shop
 from tests.open_door import OpenDoor
+from tests.swarm_process import free_port
 
 KEY = "0123456789abcdef0123"
 
@@ -190,12 +192,15 @@ def test_a_port_in_use_is_one_line() -> None:
         HttpDoor(DoorSettings(("192.0.2.1", 0), keys=ApiKeys({"a": KEY})))
 
 
-def test_the_first_free_port_where_none_is_chosen() -> None:
-    first = HttpDoor(DoorSettings())
-    second = HttpDoor(DoorSettings())
-    assert 4190 <= first.port < second.port < 4200
-    first.close()
-    second.close()
+def test_the_first_free_port_where_none_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert range(4190, 4200) == listening.FIRST_PORTS
+    ports = [free_port(), free_port(), free_port()]  # the true ones may be in use on this machine
+    monkeypatch.setattr(listening, "FIRST_PORTS", ports)
+    doors = [HttpDoor(DoorSettings(avoid=frozenset({ports[1]}))) for _ in range(3)]
+    assert [door.port for door in doors[:2]] == [ports[0], ports[2]]
+    assert doors[2].port not in (0, *ports), "any, where all are taken"
+    for door in doors:
+        door.close()
 
 
 def test_our_control_plane_may_share_the_port_and_another_door_not() -> None:

@@ -490,7 +490,7 @@ def test_silent_death_is_noticed_in_seconds(backend: str) -> None:
             await stream.send_message(b"y")
             with pytest.raises(StreamClosed, match="no sign of life"):
                 await stream.receive_message(1)
-            assert 3 < time.perf_counter() - start < 6
+            assert 2 < time.perf_counter() - start < 20
             assert client.connection_to(server.identity.peer_id) is None
             await until(lambda: not server.connections, 3)
             nursery.cancel_scope.cancel()

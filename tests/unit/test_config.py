@@ -19,6 +19,7 @@ from node.config import (
     render_config,
 )
 from node.config.meaning import MAX_CONFIG_BYTES
+from node.config.settings import MICRO
 from node.config.shape import MAX_NAME_CHARS, ServeTable
 from node.device.schedule import Schedule
 from node.model.store import MIN_PREFIX
@@ -121,6 +122,12 @@ def test_everything_said() -> None:
         ("[engine]\nthreads = true", "engine.threads: expected a whole number, got true or false"),
         ("[engine]\nthreads = 1979-05-27", "engine.threads: expected a whole number, got date"),
         ("[backbone]", "backbone: the key model is missing"),
+        ("[market]\nmode='dear'", 'market.mode: \'dear\' is not one of "fixed", "free", "scarcity"'),
+        ("[market]\nfloor=200\ncap=100", "market.floor is 200, above market.cap, which is 100"),
+        ("[market]\nprice=1.5", "market.price: expected a whole number, got a number"),
+        ("[market]\nbudget_day=-1", "market.budget_day: expected a number >= 0"),
+        ("[market]\naudit=2", "market.audit: expected a number <= 1"),
+        ("[market]\nsecond=nan", "market.second: expected a number"),
         (
             "[backbone]\nmodel='m'\nwire='f64'",
             'backbone.wire: \'f64\' is not one of "auto", "f16", "f32", "int8"',
@@ -263,6 +270,18 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     assert said == replace(default, context=4096, draft_model=said.draft_model, home_memory=said.home_memory)
     assert config.require_serve()[0].layers == Ranges.parse("0-15")
     assert config.device.idle_only and len(config.device.schedule.windows) == 2
+    default_market = parse("").market
+    assert default_market.is_free
+    assert config.market == replace(
+        default_market, mode="scarcity", budget_answer=500 * MICRO, budget_day=10_000 * MICRO
+    )
+
+
+def test_credits_are_counted_in_micro_credits() -> None:
+    market = parse("[market]\nmode='fixed'\nprice=150\nbudget_answer=0.1\nsecond=2\ncredit_line=1e9").market
+    assert (market.mode, market.price, market.is_free) == ("fixed", 150, False)
+    assert (market.budget_answer, market.budget_day) == (100_000, None)
+    assert (market.second, market.credit_line) == (2 * MICRO, 10**15)
 
 
 def test_a_rendered_context_is_in_force() -> None:

@@ -42,6 +42,18 @@ def test_a_config_that_is_broken(home: Path, capfd: pytest.CaptureFixture[str]) 
     assert "s3cret" not in json.dumps(report) and "192.168.7.7" not in json.dumps(report)
 
 
+def test_whose_device_it_is(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = 'name = "anna-laptop"\n[http]\nlisten = "127.0.0.1:0"\nhosts = ["annas-box.lan"]\n'
+    (home / "n.toml").write_text(text)
+    report = doctor(capfd, "-c", "n.toml")
+    assert "anna" not in json.dumps(report)
+    name, box = (line.split('"')[1] for line in report["config"]["text"].splitlines() if "name-" in line)
+    assert {name, box} == {"name-1", "name-2"}
+    (home / "n.toml").write_text('name = "config"\n')
+    report = doctor(capfd, "-c", "n.toml")
+    assert report["config"]["text"] == 'name = "name-1"\n', "keys stay"
+
+
 def test_a_library_that_is_none(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (home / "lib.so").write_text("no library")
     (home / "n.toml").write_text('store = "s"\n[engine]\nlibrary = "lib.so"\n')

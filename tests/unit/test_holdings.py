@@ -66,6 +66,21 @@ def test_what_it_runs_is_printable_and_may_be_left_out() -> None:
         decoded(answer() | {"software": "x" * 1000})
 
 
+def test_the_build_class_is_printable_and_may_be_left_out() -> None:
+    assert decoded(answer()).build == "", "an older version does not tell it"
+    assert decoded(answer() | {"build": "3bc8b73bab461ae1"}).build == "3bc8b73bab461ae1"
+    assert decoded(answer() | {"build": "3b\n" + "c" * 100}).build == "3b " + "c" * 61
+
+    class Older(msgspec.Struct):
+        """What versions before it read."""
+
+        versions: list[int]
+        software: str = ""
+
+    told = encode_holdings(msgspec.structs.replace(decoded(answer()), build="3bc8b73bab461ae1"))
+    assert msgspec.json.decode(told, type=Older).versions == [1]
+
+
 def test_whole_layers() -> None:
     fields = answer()
     fields["slices"][0] |= {"kind": "layers", "layers": [[0, 3], [8, 8]], "experts": []}

@@ -14,6 +14,9 @@ import pytest
 from node.cli import main as frame
 from node.cli.init_questions import MAX_TRIES, Answers, ask
 from node.config import load_config
+from node.engine.library import Library
+from node.importing import import_model
+from node.model.store import Store
 from routing.errors import LocalError
 from routing.identity import Identity
 
@@ -69,6 +72,19 @@ def test_everything_said(asked: Asked, demo_model: Path) -> None:
         idle_only=True,
         peers=[PEER],
     )
+
+
+def test_models_that_are_here_are_numbered(
+    asked: Asked, demo_model: Path, tmp_path: Path, library: Library
+) -> None:
+    stored = import_model(library, Store(tmp_path / "store"), demo_model)
+    answers, person = asked("2", "", "2", "1", "", "", "")
+    assert answers.model == stored.model_id
+    shown = "\n".join(person.shown)
+    named = f"tiny-qwen2moe-12e2-shared.Q4_K_M ({stored.model_id[:12]})"
+    assert f"  1  {named}: 12 experts in 4 layers, " in shown
+    assert "  the number of a model that is here, or a GGUF file" in shown
+    assert "2: no such file" in shown
 
 
 def test_one_that_only_asks(asked: Asked, demo_model: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.decode.ledger import PassDone, TripsLedger
+from node.decode.ledger import PassDone, TripsLedger, cost_rows
 from routing.dispatch.call import CallStats, Failure, ServerStats
 from routing.errors import PeerError
 
@@ -62,6 +62,39 @@ def test_the_slowest_is_who_was_last_most_often() -> None:
     for waits in ({"a": 9.0, "b": 0.1}, {"a": 0.1, "b": 0.2}, {"a": 0.1, "b": 0.2}):
         ledger.count_call(stats(1, 1, waits), 1, 0.0)
     assert ledger.report().slowest_peer == "b"
+
+
+def test_what_answers_cost_counts_also_where_the_call_failed() -> None:
+    ledger = TripsLedger()
+    paid = CallStats(servers=list(PAID))
+    ledger.count_faults(paid)
+    assert ledger.cost == paid.price == 41
+    ledger.count_faults(paid)
+    report = ledger.report()
+    assert (report.cost, report.cost_by_peer) == (82, {"a": 24, "b": 58})
+    assert report.trips == 0
+
+
+PAID = [
+    ServerStats("a", 0.1, 0.0, 0, 4, price=12),
+    ServerStats("b", 0.1, 0.0, 0, 2, price=20),
+    ServerStats("b", 0.1, 0.0, 0, 1, price=9),
+    ServerStats("free", 0.1, 0.0, 0, 1),
+]
+"""Servers' answers to one call, b's twice: it said first that it does not hold some."""
+
+
+def test_costs_are_told_to_people_with_names() -> None:
+    ledger = TripsLedger()
+    routes = [{"peer": "a", "name": "attic", "route": "direct", "reason": "-"}]
+    assert not [name for name, _ in cost_rows(ledger.report(), "f32", routes) if "cost" in name]
+    ledger.count_faults(CallStats(servers=list(PAID)))
+    rows = cost_rows(ledger.report(), "f32", routes)
+    assert [row for row in rows if "cost" in row[0]] == [
+        ("cost", "0.000041 credits"),
+        ("cost at b", "0.000029 credits"),
+        ("cost at attic", "0.000012 credits"),
+    ]
 
 
 def test_faults_are_counted_by_peer_also_of_calls_that_failed() -> None:

@@ -341,7 +341,7 @@ def test_answer_field(offset: int, value: int, layout: str, match: str) -> None:
     ("offset", "value", "layout", "match"),
     [
         (16, 0, "B", "unknown refusal code 0"),
-        (16, 9, "B", "unknown refusal code 9"),
+        (16, 10, "B", "unknown refusal code 10"),
         (17, 1, "B", "reserved field of the refusal"),
         (18, 17, "H", "a refusal of 44 bytes where its fields ask for 43"),
         (18, MAX_TEXT_BYTES + 1, "H", "text of 241 bytes"),

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from node.cli import main as frame
+from node.device.folder import NodeFolder
+from node.device.lock import NodeLock
 from node.device.service import service_of
 from node.device.service_files import launchd_plist, systemd_unit
 from routing.errors import LocalError
@@ -128,6 +130,12 @@ def test_install_and_uninstall(systemctl: Path, tmp_path: Path, capfd: pytest.Ca
     ]
     assert frame.main(["service", "status"]) == 1, "installed, and nothing runs"
     assert "does not run" in capfd.readouterr().out
+    config = tmp_path / ".local/share/panal/node.toml"
+    for given, shown in ((config, f"runs (pid {os.getpid()})"), (tmp_path / "a.toml", "a.toml")):
+        with NodeLock.take(NodeFolder(config.parent), name="", config=given):
+            assert frame.main(["service", "status"]) == 0
+        said = capfd.readouterr().out.splitlines()[1]
+        assert said.endswith(shown) and "another" not in said
     assert frame.main(["service", "uninstall"]) == 0
     assert not unit.exists() and "disable --now panal.service" in systemctl.read_text()
     assert frame.main(["service", "uninstall"]) == 0

@@ -263,3 +263,28 @@ def test_peers_that_cannot_be_asked_hold_nothing() -> None:
     assert table.missing() == {0: list(range(8)), 1: list(range(8))}
     assert table.strangers() == {"a": ["too old"]}
     assert table.holders(0, 0).formerly == {"a": (0xFF, "too old")}
+
+
+def test_the_barred_are_asked_for_nothing_until_they_are_not(table: HolderTable) -> None:
+    """Not even for what nobody else holds, doubted or not, and however often they connect anew."""
+    table.connected("liar", told([(0, 1, [(0, 7)])]))
+    table.connected("honest", told([(0, 1, [(0, 3)])]))
+    table.bar({"liar": "gave false answers"})
+    table.weigh({}, ["liar"])
+    for layer in (0, 1):
+        holders = table.holders(layer, 0)
+        assert held_by(holders) == {"honest": [0, 1, 2, 3]} and not holders.reserve
+    assert table.missing() == {0: [4, 5, 6, 7], 1: [4, 5, 6, 7]}
+    assert table.peers() == ["honest"] and table.strangers() == {"liar": ["gave false answers"]}
+    with pytest.raises(NoHolder, match=r"experts 4-5 any more \(liar: gave false answers\)"):
+        assign([4, 5], table.holders(0, 0))
+    table.connected("liar", told([(0, 1, [(0, 7)])]))
+    assert table.missing()
+    table.bar({})
+    assert table.missing() == {} and set(table.peers()) == {"liar", "honest"}
+
+
+def test_what_a_peer_computes_with(table: HolderTable) -> None:
+    table.connected("a", msgspec.structs.replace(told([(0, 1, [(0, 7)])]), build="3bc8b73bab461ae1"))
+    table.connected("b", told([(0, 1, [(0, 7)])]))
+    assert [table.build_of(peer) for peer in ("a", "b", "nobody")] == ["3bc8b73bab461ae1", "", ""]

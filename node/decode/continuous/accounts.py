@@ -23,6 +23,11 @@ class Accounts:
         self._rate = Rate()
         self._counts: Counter[str] = Counter()
 
+    @property
+    def used(self) -> Mapping[str, float]:
+        """When each peer has answered last, in all passes."""
+        return self._ledger.used
+
     def count(self, what: str, amount: int = 1) -> None:
         """One of the counts of `DecoderStats`."""
         self._counts[what] += amount

@@ -15,6 +15,7 @@ from node.decode.continuous.asked import Asked, Ended
 from node.decode.continuous.opening import DecoderSettings, Opened
 from node.decode.continuous.report import AnswerReport, DecoderStats
 from node.decode.continuous.worker import News, Worker
+from node.decode.expert_port import Settle
 from node.decode.live_backbone import LiveBackbone
 from node.engine.sampler import Sampler
 
@@ -25,7 +26,8 @@ class Answering:
     Iteration raises the `PanalError` that ended it, if one did.
     """
 
-    def __init__(self, worker: Worker, asked: Asked) -> None:
+    def __init__(self, worker: Worker, asked: Asked, settle: Settle) -> None:
+        self._settle = settle
         self._worker = worker
         self._asked = asked
         self._ready: deque[Chosen] = deque()
@@ -36,6 +38,17 @@ class Answering:
     def report(self) -> AnswerReport:
         """What it took so far; all of it once iteration has ended or the context is left."""
         return self._worker.report(self._asked)
+
+    async def settled(self) -> None:
+        """Wait until those of its calls that are run again have been (node.market.auditor), for a while.
+
+        Raises:
+            Spoiled: it rests on answers that were false.
+        """
+        await self._settle(self._worker.used(self._asked))
+        spoiling = self._worker.spoiling(self._asked)
+        if spoiling is not None:
+            raise spoiling.error()
 
     def __aiter__(self) -> Answering:
         return self
@@ -122,13 +135,14 @@ class Decoder:
             EngineError: no pass can be made of it.
             LocalError: its sampling does not go with this model.
             Stopping: the decoder does not run.
+            UsedUp: the day has cost as much as it may.
         """
         ask.check(self.n_ctx, self._model.n_vocab)
         worker = self._worker
         if worker is None:
             raise Stopping("the decoder is not running")
         asked = Asked(ask, lambda news: answering._hear(news), perf_counter())
-        answering = Answering(worker, asked)
+        answering = Answering(worker, asked, self._live.port.settle)
         if ask.sampling.grammar:
             worker.check()
             asked.sampler = await trio.to_thread.run_sync(

@@ -111,6 +111,8 @@ class Opened:
                 guessed=self._guessed,
                 is_end=Tokenizer(model).is_end if model.has_vocab else lambda token: False,
                 tell=tell,
+                purse=live.port.purse,
+                convictions=live.port.convictions,
             )
         except BaseException:
             self.close()

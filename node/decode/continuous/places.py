@@ -75,6 +75,11 @@ class Places:
         if not self.keep:
             self._cut(slot, 0)
 
+    def empty(self) -> None:
+        """Give up all that lies in free places."""
+        for slot in self._free():
+            self._cut(slot, 0)
+
     def lost(self, slot: int) -> None:
         """A sequence is empty: its cache could not be rolled back."""
         self.pasts[slot].cut(0, self.rule.grid)

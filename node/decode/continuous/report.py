@@ -19,7 +19,8 @@ class AnswerReport:
         tokens: chosen, one that ended the text not counted. Some of the last may not have been read by who
             left early.
         stopped: "end" (the model ended it), "length" (as many tokens as asked), "context" (it is full),
-            "closed" (who asked left), "failed" (an error ended it), "" (it has not ended).
+            "budget" (it, or the day, has cost as much as it may), "closed" (who asked left), "failed" (an
+            error ended it), "" (it has not ended).
         queued: seconds until it had a place; prompt_seconds: from then to its first token; seconds: from then
             to its last one.
         trips: its part of the passes it was in: passes and trips count whole, bytes and seconds by rows.

@@ -6,6 +6,10 @@
    has now, or, if that cannot be told, those that fail when the pass is made again in halves. The others go
    on. Models that cannot go back lose the sequences of a failed pass: they are read again.
 3. The lock is held between passes only for as long as it takes to look: whoever asks never waits for a pass.
+4. What has cost as much as it may (market.budget) ends with the pass under way.
+5. When a peer is found out (node.decode.convictions), the answers that rest on what it computed end, and what
+   lies
+   in places that nobody has is given up: nobody knows which of it does.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from market.budget import Purse, UsedUp
 from node.decode.backbone import SequenceLost
 from node.decode.batch import Batch
 from node.decode.continuous.accounts import Accounts, Shares
@@ -24,6 +29,7 @@ from node.decode.continuous.ask import Chosen, QueueFull, Stopping
 from node.decode.continuous.asked import Asked, Ended
 from node.decode.continuous.pass_port import PassPort
 from node.decode.continuous.report import AnswerReport, DecoderStats
+from node.decode.convictions import Conviction, Convictions
 from node.decode.guessed_pass import GuessedPass
 from node.decode.members import CacheFull, Choice, Made, Member, Pass
 from node.engine.context import Context
@@ -52,6 +58,8 @@ class Worker:
         guessed: guesses while there is only one sequence; None: nobody guesses.
         is_end: tokens that end a text.
         tell: hands news to the event loop; called on the thread.
+        purse: says what an answer, and a day, may cost; None: whatever it takes.
+        convictions: of peers that computed falsely; None: nobody looks.
     """
 
     def __init__(
@@ -65,6 +73,8 @@ class Worker:
         guessed: GuessedPass | None,
         is_end: Callable[[int], bool],
         tell: Callable[[Sequence[News]], None],
+        purse: Purse | None = None,
+        convictions: Convictions | None = None,
     ) -> None:
         self._batch = batch
         self._context = context
@@ -73,6 +83,9 @@ class Worker:
         self._guessed = guessed
         self._is_end = is_end
         self._tell = tell
+        self._purse = purse or Purse()
+        self._convictions = convictions or Convictions()
+        self._convicted = self._convictions.count
         self._changed = threading.Condition()
         # Under the lock:
         self._waiting: WaitingRoom[Asked] = WaitingRoom(queue)
@@ -95,6 +108,7 @@ class Worker:
         Raises:
             QueueFull: too many do.
             Stopping: there will be none.
+            UsedUp: the day has cost as much as it may.
         """
         with self._changed:
             self.check()
@@ -107,6 +121,11 @@ class Worker:
         with self._changed:
             if self._stopped:
                 raise Stopping("the decoder is stopping")
+            try:
+                self._purse.check(time.time())
+            except UsedUp:
+                self._accounts.count("refused")
+                raise
             if self._waiting.is_full(self._slots - len(self._asked)):
                 self._accounts.count("refused")
                 raise QueueFull(len(self._waiting), self._waiting.retry_after(self._slots))
@@ -134,6 +153,17 @@ class Worker:
     def report(self, asked: Asked) -> AnswerReport:
         with self._changed:
             return asked.report(time.perf_counter())
+
+    def used(self, asked: Asked) -> dict[str, float]:
+        """Whom its tokens rest on, with the time at which each has answered last."""
+        with self._changed:
+            # What it took from others' caches rests on whoever has computed that.
+            taken = asked.cached or (asked.member is not None and asked.member.cached)
+            return dict(self._accounts.used if taken else asked.ledger.used)
+
+    def spoiling(self, asked: Asked) -> Conviction | None:
+        """What makes its tokens worthless: a peer that they rest on was found out."""
+        return self._convictions.against(self.used(asked))
 
     def stats(self) -> DecoderStats:
         with self._changed:
@@ -170,6 +200,9 @@ class Worker:
         while True:
             if idle:
                 time.sleep(TOGETHER_SECONDS)
+            if self._convicted != self._convictions.count:
+                self._convicted = self._convictions.count
+                self._end_spoiled()
             for member, asked in list(self._asked.items()):
                 if asked.left:
                     self._end(member, "closed")
@@ -186,6 +219,14 @@ class Worker:
                 idle = self._first_fits() is None
                 if idle:
                     self._changed.wait()
+
+    def _end_spoiled(self) -> None:
+        """A peer was found out: end what rests on its answers."""
+        for member, asked in list(self._asked.items()):
+            spoiling = self.spoiling(asked)
+            if spoiling is not None:
+                self._end(member, "failed", spoiling.error())
+        self._batch.places.empty()
 
     def _first_fits(self) -> str | None:
         """The user whose ask is next, if there is room for it."""
@@ -204,6 +245,7 @@ class Worker:
         """Give it a place."""
         ask, model = asked.ask, self._context.model
         try:
+            self._purse.check(time.time())
             if asked.sampler is None:
                 asked.sampler = Sampler(model.library, ask.sampling, model)
             asked.sampler.accept_prompt(ask.tokens)
@@ -233,6 +275,10 @@ class Worker:
             self._end(full.member, "failed", full)
         else:
             self._try(planned)
+            now = time.time()
+            for member, asked in list(self._asked.items()):
+                if self._purse.reached(asked.ledger.cost, now):
+                    self._end(member, "budget")
 
     def _try(self, planned: Pass) -> bool:
         """Make a pass and take what it gives, or see to its failure; False: it was given up."""

@@ -13,6 +13,7 @@ Pure: structures, and no more.
 from __future__ import annotations
 
 from node.status.facts.answers import Answer, Gateway, Trips
+from node.status.facts.market import Asking, Credit, Market
 from node.status.facts.models import Model
 from node.status.facts.peers import Held, Peer, PeerCalls, Route
 from node.status.facts.runs import Runs
@@ -45,9 +46,12 @@ __all__ = [
     "VERSION",
     "WANTED_REPLICAS",
     "Answer",
+    "Asking",
+    "Credit",
     "Gateway",
     "Held",
     "Load",
+    "Market",
     "Memory",
     "Model",
     "Node",

@@ -17,6 +17,8 @@ class Trips(Struct, frozen=True):
         hedges, hedges_won: requests sent twice, and those of use.
         late, failed: answers of peers that were late, and calls that failed.
         slowest_peer: the id of who was last to answer most often, "" without remote experts.
+        cost: micro-credits that peers' work cost, 0 where nothing is priced.
+        cost_by_peer: the same by peer id, of those who cost most.
     """
 
     passes: int
@@ -33,6 +35,8 @@ class Trips(Struct, frozen=True):
     late: int
     failed: int
     slowest_peer: str
+    cost: int = 0
+    cost_by_peer: dict[str, int] = {}
 
 
 class Answer(Struct, frozen=True):
@@ -44,8 +48,8 @@ class Answer(Struct, frozen=True):
         model: 64 hexadecimal digits.
         prompt_tokens: of these cached_tokens were known from before.
         tokens: chosen.
-        stopped: why it ended: "end", "length", "context", "closed" (whoever asked went away, or had enough),
-            "failed" (`error` says why).
+        stopped: why it ended: "end", "length", "context", "budget" (it, or the day, has cost as much as it
+            may), "closed" (whoever asked went away, or had enough), "failed" (`error` says why).
         queued_seconds: before it had a place; prompt_seconds: from then to its first token; seconds: from
             then to its last.
         tokens_per_second: of writing, without the prompt.

@@ -24,8 +24,9 @@ class Model(Struct, frozen=True):
         replicas: the matrix: for each layer, for each expert, on how many live nodes it is served, this one
             included if it serves. One byte each, 255 for more, row by row, base64.
         wanted_replicas: with so many a cell is not scarce.
-        scarcity: the same matrix in 255ths, base64; null while there is no market: then a cell's scarcity is
-            max(0, 1 - replicas / wanted_replicas).
+        scarcity: the same matrix in 255ths, base64: where replicas are lacking, or prices are high between
+            floor and cap, the greater of both; null where everything is free, or nobody quotes: then a cell's
+            scarcity is max(0, 1 - replicas / wanted_replicas).
         home: cells that this node's backbone computes itself; they are not in `replicas`.
         missing: cells that nobody serves and that are not at home; missing_cells: how many.
     """

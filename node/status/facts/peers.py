@@ -64,7 +64,8 @@ class Peer(Struct, frozen=True):
         reach: its own verdict; relays: it relays for others.
         holds: what it serves.
         load_ms: what a call would wait there, as it says; null if it did not say.
-        credit: what it owes or is owed; null until there is a market.
+        credit: credits that it owes by receipts of both sides, negative: that this node owes it; null where
+            everything is free, and where nothing was ever signed.
         unusable: why this node's model cannot ask it, "" if it can, or if that is not known.
     """
 

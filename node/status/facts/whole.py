@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 from node.status.facts.answers import Answer, Gateway
+from node.status.facts.market import Market
 from node.status.facts.models import Model
 from node.status.facts.peers import Peer
 from node.status.facts.this_node import Node
@@ -54,6 +55,7 @@ class Status(Struct, frozen=True):
         models: this node's own first.
         answers: the newest first.
         warnings: the gravest first.
+        market: null where everything is free.
     """
 
     version: int
@@ -65,3 +67,4 @@ class Status(Struct, frozen=True):
     answers: list[Answer]
     gateway: Gateway | None
     warnings: list[Warning]
+    market: Market | None = None

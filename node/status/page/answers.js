@@ -1,7 +1,10 @@
 // The answers this node has given lately, with what they cost; and the state of its API.
 
 import { byId, cell, element, facts } from "./elements.js";
-import { ago, count, fixed, size } from "./words.js";
+import { ago, count, credits, fixed, size } from "./words.js";
+
+const COST = 12; // its column, there when anything costs anything
+const PAID_NAMED = 3; // peers
 
 export function showGateway(gateway) {
   byId("answers-section").hidden = gateway === null;
@@ -24,8 +27,12 @@ export function showAnswers(answers, peers, now) {
   const labels = [...table.tHead.rows[0].cells].map((each) => [each.textContent, each.className]);
   while (body.rows.length > answers.length) body.lastElementChild.remove();
   while (body.rows.length < answers.length) body.append(element("tr", {}, ...labels.map(([label, kind]) => element("td", { "data-label": label, class: kind || null }))));
+  const priced = answers.some((answer) => answer.trips.cost > 0);
+  byId("cost-words").hidden = table.tHead.rows[0].cells[COST].hidden = !priced;
   answers.forEach((answer, index) => {
     const row = body.rows[index], trips = answer.trips;
+    const paid = Object.entries(trips.cost_by_peer).sort((a, b) => b[1] - a[1]).slice(0, PAID_NAMED);
+    row.cells[COST].hidden = !priced;
     const slowest = peers.get(trips.slowest_peer);
     [
       [ago(answer.at, now)],
@@ -40,6 +47,7 @@ export function showAnswers(answers, peers, now) {
       [size(trips.received_bytes)],
       [`${fixed(trips.waited_seconds, 2)} s`],
       [`${fixed(trips.computed_seconds, 2)} s`],
+      priced ? [credits(trips.cost), paid.map(([peer, cost]) => `${peers.get(peer)?.name || peer.slice(-8)} ${credits(cost)}`).join(", ")] : [""],
       [trips.slowest_peer ? slowest?.name || trips.slowest_peer.slice(-8) : ""],
       [answer.stopped, answer.error],
     ].forEach(([text, more], column) => cell(row, column, text, more));

@@ -2,7 +2,7 @@
 
 const SILENCE_MS = 25000; // the node says something every ten seconds while it lives
 const AGAIN_MS = 3000; // EventSource gives up when it is refused (too many pages, a node that is starting)
-const SECTIONS = ["node", "models", "answers", "gateway", "warnings"];
+const SECTIONS = ["node", "models", "answers", "gateway", "warnings", "market"];
 
 export class Feed {
   // onChange(sections, ids of the peers that changed or null for all); onState("live" or "lost")

@@ -14,7 +14,7 @@ const combs = new Map();
 
 const show = {
   node(node) {
-    showNode(node, feed.status.gateway);
+    showNode(node, feed.status.gateway, feed.status.market);
     showPause(node);
   },
 
@@ -38,6 +38,8 @@ const show = {
   },
 
   gateway: showGateway,
+
+  market() {}, // it is shown with the node
 
   warnings(warnings) {
     const section = byId("warnings"), colours = { error: "bad", warning: "mid", info: "plain" };
@@ -77,7 +79,7 @@ function draw() {
 function onChange(sections, ids) {
   for (const section of sections) changedSections.add(section);
   if (sections.includes("peers")) peers.note(ids);
-  if (sections.includes("gateway")) changedSections.add("node"); // its badge says whether it asks
+  if (sections.includes("gateway") || sections.includes("market")) changedSections.add("node"); // which shows some of both
   if (!isDue) { isDue = true; requestAnimationFrame(draw); }
 }
 

@@ -1,9 +1,9 @@
 // This node: what it is, what it does, how it can be reached.
 
 import { byId, facts, lines, write } from "./elements.js";
-import { count, many, runs, size, span } from "./words.js";
+import { count, credits, many, runs, size, span } from "./words.js";
 
-export function showNode(node, gateway) {
+export function showNode(node, gateway, market) {
   document.title = `${node.name || node.short_id} - panal`;
   write(byId("title"), node.name || "panal node");
   write(byId("short-id"), node.short_id);
@@ -24,6 +24,7 @@ export function showNode(node, gateway) {
     ["up, down in all", `${size(traffic.sent_bytes)}, ${size(traffic.received_bytes)}`],
     ...(node.serves.length || work.calls ? [["calls answered", `${count(work.calls)}${work.refused ? `, ${count(work.refused)} refused` : ""}${work.calls ? `, ${span(work.compute_seconds)} of computing` : ""}`]] : []),
     ...(work.chunk_bytes ? [["weights given away", size(work.chunk_bytes)]] : []),
+    ...(market ? account(market) : []),
     ...(relay.serving ? [["relays for", `${count(relay.serving.reservations)} of ${many(relay.serving.max_reservations, "peer")}, ${many(relay.serving.circuits, "connection")} now, ${size(relay.serving.relayed_bytes)} in all`]] : []),
   ]);
   const reach = node.reach;
@@ -40,6 +41,13 @@ export function showNode(node, gateway) {
   const relayed = relay.serving ? relay.serving.addresses.map((each) => `as a relay: ${each}`) : [];
   lines(byId("addresses").querySelector("ul"), [...node.addresses, ...relay.using.map((each) => `through a relay: ${each}`), ...relayed]);
 }
+
+// What is owed, what is asked, what was spent.
+const account = (market) => [
+  ["credit", `others owe ${credits(market.owed)}, this node owes ${credits(market.owes)}`],
+  ...(market.asks.length ? [["asks a pair", market.asks.map((each) => `${count(Math.round(each.mean))} micro-credits${each.lowest === each.highest ? "" : ` (${count(each.lowest)} to ${count(each.highest)})`}`).join("; ")]] : []),
+  ...(market.spent_today || market.budget_day !== null ? [["spent today", `${credits(market.spent_today)}${market.budget_day === null ? "" : ` of ${credits(market.budget_day)}`} credits`]] : []),
+];
 
 const called = (served) => served.name || served.architecture || served.model.slice(0, 12);
 

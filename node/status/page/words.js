@@ -16,6 +16,8 @@ export const many = (number, thing) => `${count(number)} ${thing}${number === 1 
 
 export const fixed = (number, digits) => (number === null ? "" : number.toFixed(digits));
 
+export const credits = (micro) => (micro / 1e6).toLocaleString("en", { maximumSignificantDigits: 3 });
+
 export function span(seconds) {
   const whole = Math.max(0, Math.round(seconds));
   if (whole < 60) return `${whole} s`;

@@ -1,0 +1,211 @@
+"""What others owe this node for work: counted as it is done, covered by receipts, bounded. Pure.
+
+1. A peer is served while what it owes, signed or not, is within its line and what the newcomers' pool grants
+   (credit_line), and what is not signed within MOST_UNSIGNED. Calls under way count as served.
+2. Any receipt that says more than the last is countersigned: more is better than nothing. If it says less
+   than we count by our cheapest quotes, the rest stays unsigned, but for SLACK of what was signed. So who
+   pays less than it got is served until MOST_UNSIGNED has come together, and then refused with both counts.
+3. Demand, by which prices are made, is what was counted *and* covered by receipts: signing for work that was
+   never done raises a debt and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from market.account import Account
+from market.credit_line import MOST_LINES, NewcomerPool, Terms, earned_line
+from market.credits import credits_text
+from market.receipt import CREDIT, Receipt
+
+MOST_UNSIGNED = 250 * CREDIT
+"""µcr computed for a peer without a receipt: a few seconds of a long prompt at its quickest, half of which is
+there for the exchange. It is what a peer can take at most by not signing, and a crash can cost."""
+
+SLACK = 50
+"""What a receipt may leave out is one in so many of its credits: answers to calls that were asked twice
+because they were late, or cancelled, and did not arrive."""
+
+
+class QuotesPort(Protocol):
+    """What this node asks (market.quotes.OwnQuotes)."""
+
+    def total_lowest(self, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float) -> int:
+        """The least µcr that these pairs may be paid with; 0 for what was never quoted."""
+
+    def valid(self, number: int, now: float) -> bool:
+        """Whether work done at `now` may be paid by this quote."""
+
+
+class PayeeAccounts:
+    """The payee's half of a node's books.
+
+    Args:
+        account: of a peer, made if need be.
+        quotes: this node's.
+        terms: how much credit it gives.
+        pool: for those who have earned too little.
+    """
+
+    def __init__(
+        self, account: Callable[[str], Account], quotes: QuotesPort, terms: Terms, pool: NewcomerPool
+    ) -> None:
+        self._account = account
+        self._quotes = quotes
+        self._terms = terms
+        self.pool = pool
+        self._debts = 0
+        self._demand: dict[tuple[bytes, int], npt.NDArray[np.int64]] = {}
+
+    # --- hot ---
+
+    def refusal(self, peer: str, now: float, pending: int = 0) -> str:
+        """Why a peer's call is not computed: one line that says what would settle it; "" to serve.
+
+        Args:
+            pending: µcr of its calls under way, the one in question included, by the cheapest quotes.
+            now: unix seconds.
+        """
+        account = self._account(peer)
+        if account.fault:
+            return f"no work for who signs double: {account.fault}"
+        unsigned = account.unsigned + pending
+        if unsigned > MOST_UNSIGNED:
+            return _unsigned_text(account, pending)
+        owes = account.standing.owes + unsigned
+        if owes <= 0:
+            return ""
+        lines = MOST_LINES * self._terms.credit_line
+        if self._debts - account.counted + owes > lines:
+            return (
+                f"all callers together may owe {credits_text(lines)}, and do: serve this node, "
+                "or its owner settles (panal market settle)"
+            )
+        need = owes - account.line - account.granted
+        if need > 0:
+            if account.line + account.granted + need > self._terms.credit_line or not self.pool.take(
+                need, account.subnet, now
+            ):
+                return self._owed_text(account, pending)
+            account.granted += need
+        return ""
+
+    def served(
+        self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
+    ) -> None:
+        """A call was computed; call it before the answer leaves. A few µs; no I/O.
+
+        Args:
+            model_id: 32 bytes.
+            experts: u16 [pairs] of the layer's first call.
+        """
+        cost = self._quotes.total_lowest(model_id, layer, experts, now)
+        if cost <= 0:
+            return
+        account = self._account(peer)
+        if not account.unsigned:
+            account.since = now
+        account.unsigned += cost
+        account.unsigned_pairs += experts.size
+        _add(account.pairs, (model_id, layer), np.bincount(experts))
+        self.changed(account)
+
+    # --- receipts ---
+
+    def fault_of_quote(self, account: Account, receipt: Receipt, now: float) -> str:
+        """Why the quote that a receipt names cannot have priced the work it covers; "" if it can.
+
+        What was computed was counted by the quotes of its time: so the one it was paid by had to be valid
+        when the first of it was done, or has to be now."""
+        if self._quotes.valid(receipt.quote, account.since or now) or self._quotes.valid(receipt.quote, now):
+            return ""
+        return f"quote {receipt.quote} is over, or was never this server's: sign by one of its present advert"
+
+    def covered(self, account: Account, credits: int, now: float) -> None:
+        """A receipt that says so much more counts from now on."""
+        before = account.unsigned
+        rest = rest_of(before, credits)
+        for key, pairs in account.pairs.items():
+            done = pairs if not rest else pairs * min(credits, before) // max(before, 1)
+            _add(self._demand, key, done)
+            account.pairs[key] = pairs - done
+        if not rest:
+            account.pairs = {}
+            account.unsigned_pairs = 0
+        account.unsigned = rest
+        account.since = now if rest else 0.0
+
+    def changed(self, account: Account) -> None:
+        """What a peer owes, or has given, is another amount now."""
+        account.line = earned_line(account.standing.received, self._terms.credit_line)
+        debt = max(0, account.owes)
+        self._debts += debt - account.counted
+        account.counted = debt
+
+    def forgotten(self, account: Account) -> None:
+        """An account is no longer kept."""
+        self._debts -= account.counted
+        account.counted = 0
+
+    # --- for others ---
+
+    def met(self, peer: str, subnet: str) -> None:
+        """Where a peer is: an address block as text, "" if that is not known."""
+        self._account(peer).subnet = subnet
+
+    def demand(self) -> dict[tuple[bytes, int], npt.NDArray[np.int64]]:
+        """Pairs by expert of each model id and layer that receipts have covered since the last call."""
+        taken, self._demand = self._demand, {}
+        return taken
+
+    def limit(self, account: Account) -> int:
+        """µcr that a peer may owe, with what the pool would still grant it."""
+        rest = max(0, self._terms.credit_line - account.line - account.granted)
+        return account.line + account.granted + min(rest, self.pool.left(account.subnet))
+
+    def _owed_text(self, account: Account, pending: int) -> str:
+        limit = self.limit(account)
+        return (
+            f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe "
+            f"{credits_text(limit)}: serve this node as much, or its owner settles (panal market settle)"
+        )
+
+
+def rest_of(unsigned: int, credits: int) -> int:
+    """What stays unsigned when a receipt has covered so much (µcr)."""
+    rest = max(0, unsigned - credits)
+    return rest - min(rest, credits // SLACK)
+
+
+def _unsigned_text(account: Account, pending: int) -> str:
+    signed = account.standing.consumed
+    counted = credits_text(signed + account.unsigned)
+    return (
+        f"your receipts say {credits_text(signed)}, this node counts {counted}"
+        f"{_with(pending)}; at most {credits_text(MOST_UNSIGNED)} go unsigned: sign for what was served"
+    )
+
+
+def _with(pending: int) -> str:
+    return f" (+{credits_text(pending)} under way)" if pending else ""
+
+
+def _add(
+    sums: dict[tuple[bytes, int], npt.NDArray[np.int64]],
+    key: tuple[bytes, int],
+    pairs: npt.NDArray[np.int64],
+) -> None:
+    """Add to a count by expert, which grows to the longer of the two."""
+    known = sums.get(key)
+    if known is None:
+        sums[key] = pairs.copy()
+    elif known.size >= pairs.size:
+        known[: pairs.size] += pairs
+    else:
+        longer = pairs.copy()
+        longer[: known.size] += known
+        sums[key] = longer

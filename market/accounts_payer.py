@@ -1,0 +1,105 @@
+"""What this node owes for work done for it: counted as answers come, offered as receipts. Pure.
+
+1. Only answers that arrived are paid for, at the quote that the book says.
+2. A receipt is offered OFFER_SECONDS after the first thing that none covers, or when URGENT is due: what a
+   peer computes without a receipt is bounded (accounts_payee.MOST_UNSIGNED), and nobody should have to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from market.account import Account
+from market.accounts_payee import MOST_UNSIGNED
+from market.receipt import Kind
+
+OFFER_SECONDS = 10.0
+"""Between receipts to one peer while there is work: six signatures a minute."""
+
+URGENT = MOST_UNSIGNED // 2
+"""µcr. Half of what a peer computes unsigned is left for the time that the exchange takes."""
+
+
+class Book(Protocol):
+    """What a peer asks for a model's cells (market.price_book.PriceBook)."""
+
+    @property
+    def number(self) -> int:
+        """The quote's."""
+
+    def total(self, layer: int, experts: npt.NDArray[np.uint16]) -> int:
+        """µcr that these pairs cost."""
+
+
+class PayerAccounts:
+    """The payer's half of a node's books.
+
+    Args:
+        account: of a peer, made if need be.
+    """
+
+    def __init__(self, account: Callable[[str], Account]) -> None:
+        self._account = account
+        self._open: dict[str, None] = {}
+
+    def answered(
+        self,
+        peer: str,
+        model_id: bytes,
+        layer: int,
+        experts: npt.NDArray[np.uint16],
+        book: Book,
+        now: float,
+    ) -> int:
+        """An answer has arrived and is owed for. A few µs; no I/O.
+
+        Args:
+            model_id: 32 bytes.
+            experts: u16 [pairs] of the layer's first call.
+            book: the quote by which it is paid.
+            now: unix seconds.
+
+        Returns:
+            What it costs, µcr.
+        """
+        cost = book.total(layer, experts)
+        if cost > 0:
+            account = self._account(peer)
+            account.issuing(True, Kind.WORK).add(experts.size, cost, model_id.hex(), book.number)
+            if not account.due_at:
+                account.due_at = now
+                self._open[peer] = None
+        return cost
+
+    def urgent(self, peer: str) -> bool:
+        """Whether a receipt should be offered now."""
+        return self.due_to(peer) >= URGENT
+
+    def due_to(self, peer: str) -> int:
+        """µcr for which a peer has no full receipt yet."""
+        return self._account(peer).issuing(True, Kind.WORK).due_credits
+
+    def opened(self, peer: str) -> None:
+        """Something waits for a receipt of ours: from an earlier process, or a settlement."""
+        self._open[peer] = None
+
+    def open_accounts(self) -> list[str]:
+        """Peers for whom something waits to be signed: work, or a settlement."""
+        self._open = {peer: None for peer in self._open if self._account(peer).is_open}
+        return list(self._open)
+
+    def due(self, now: float) -> list[str]:
+        """Peers that should be offered something now."""
+        return [peer for peer in self.open_accounts() if _is_due(self._account(peer), now)]
+
+
+def _is_due(account: Account, now: float) -> bool:
+    if any(stream.due_credits for (we_pay, _), stream in account.issues.items() if not we_pay):
+        return True  # a settlement
+    waited = now - (account.due_at or account.offered_at)
+    urgent = account.issuing(True, Kind.WORK).due_credits >= URGENT
+    return urgent or waited >= OFFER_SECONDS or waited < 0  # a clock that was put back

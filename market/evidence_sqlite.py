@@ -1,0 +1,136 @@
+"""What was found of peers, kept in a database: strikes with their evidence, and standing. One process writes.
+
+Evidence is digests, not answers: whoever is told of a strike can see which call it was and that the two
+answers were others, and who has the cells can compute the call again while its caller still has it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from market.quarantine import MAX_REMEMBERED, Strikes
+from market.reputation import Dealings
+from routing.errors import LocalError
+
+MAX_EVIDENCE = 4_096
+"""Rows of evidence kept, the newest: a megabyte."""
+
+BUSY_SECONDS = 5.0
+"""How long a reader (`panal market`) may hold up the writer."""
+
+_SCHEMA = """
+create table if not exists strikes (peer text primary key, count integer, until real, at real) strict;
+create table if not exists standing (peer text primary key, answers integer, agreed real, paid real) strict;
+create table if not exists evidence (
+    number integer primary key, at real, peer text, model text, layer integer, call_index integer, pairs
+    integer, request blob, answer blob, other text, other_answer blob, cosine real, length real, reason text
+) strict;
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A false answer.
+
+    Attributes:
+        at: unix time at which it was found; peer_id: who gave it.
+        model_id: 64 hex digits; layer, call_index, pairs: which call.
+        request, answer: digests (BLAKE3) of what was asked and of what came.
+        other: whose answer it was held against; other_answer: that one's digest.
+        cosine, length: how far apart the worst row was (market.verdict).
+        reason: one line.
+    """
+
+    at: float
+    peer_id: str
+    model_id: str
+    layer: int
+    call_index: int
+    pairs: int
+    request: bytes
+    answer: bytes
+    other: str
+    other_answer: bytes
+    cosine: float
+    length: float
+    reason: str
+
+
+class AuditBook:
+    """The database. For one thread at a time.
+
+    Raises:
+        LocalError: the file cannot be opened, or is none of ours.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # before sqlite makes it readable for all
+            self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+            self._db.execute("pragma journal_mode=wal")
+            self._db.execute("pragma synchronous=full")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise LocalError(
+                f"{path}: cannot be used as the audit's database: {error}; move it away"
+            ) from None
+
+    def close(self) -> None:
+        self._db.close()
+
+    def strikes(self) -> list[tuple[str, Strikes]]:
+        """What stood against peers when this was written last."""
+        rows = self._db.execute("select peer, count, until, at from strikes").fetchall()
+        return [(peer, Strikes(count, until, at)) for peer, count, until, at in rows]
+
+    def strike(self, peer_id: str, strikes: Strikes, evidence: Evidence) -> None:
+        """A peer was convicted: both are there, or neither is."""
+        with self._db:
+            self._db.execute(
+                "insert or replace into strikes values (?, ?, ?, ?)",
+                (peer_id, strikes.count, strikes.until, strikes.at),
+            )
+            self._db.execute(
+                "delete from strikes where peer not in "
+                "(select peer from strikes order by until desc limit ?)",
+                (MAX_REMEMBERED,),
+            )
+            self._db.execute(
+                "insert into evidence values (null, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    evidence.at, evidence.peer_id, evidence.model_id, evidence.layer, evidence.call_index,
+                    evidence.pairs, evidence.request, evidence.answer, evidence.other, evidence.other_answer,
+                    evidence.cosine, evidence.length, evidence.reason,
+                ),
+            )  # fmt: skip
+            self._db.execute(
+                "delete from evidence where number <= (select max(number) from evidence) - ?", (MAX_EVIDENCE,)
+            )
+
+    def evidence(self, limit: int = MAX_EVIDENCE) -> list[Evidence]:
+        """The newest first."""
+        rows = self._db.execute(
+            "select at, peer, model, layer, call_index, pairs, request, answer, other, other_answer, cosine, "
+            "length, reason from evidence order by number desc limit ?",
+            (limit,),
+        )
+        return [Evidence(*row) for row in rows]
+
+    def dealings(self) -> list[tuple[str, Dealings]]:
+        """Own experience with peers."""
+        rows = self._db.execute("select peer, answers, agreed, paid from standing").fetchall()
+        return [(peer, Dealings(answers, agreed, paid)) for peer, answers, agreed, paid in rows]
+
+    def keep_dealings(self, dealings: Iterable[tuple[str, Dealings]]) -> None:
+        """Own experience, all of it."""
+        with self._db:
+            self._db.execute("delete from standing")
+            self._db.executemany(
+                "insert into standing values (?, ?, ?, ?)",
+                [(peer, each.answers, each.agreed, each.paid) for peer, each in dealings],
+            )

@@ -1,0 +1,187 @@
+"""The file of a ledger: made, opened, and checked before anything in it is believed.
+
+1. WAL and synchronous = FULL: what a write has returned from outlives a killed process and a power cut. Who
+   forgot a receipt that was sent would sign double.
+2. One writer: who opens the file for writing leaves a mark, and who finds another's mark in it writes no
+   more. Others may read meanwhile.
+3. A file that is damaged, or does not add up, is refused with one line. Nothing is mended: what it should say
+   the peers know, and show.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+from market.receipt import BadReceiptBytes, SignedReceipt
+from routing.errors import LocalError
+
+BUSY_SECONDS = 5.0
+"""How long to wait for another process that has the file open: a reader's checkpoint takes less."""
+
+APPLICATION_ID = 0x50_4C_45_44  # "PLED"
+SCHEMA_VERSION = 1
+
+SCHEMA = (
+    "CREATE TABLE account (peer TEXT PRIMARY KEY, granted INTEGER NOT NULL DEFAULT 0, "
+    "fault TEXT NOT NULL DEFAULT '') WITHOUT ROWID",
+    # totals of all epochs; what they contain of epochs that have no receipt here any more is folded
+    "CREATE TABLE stream (peer TEXT NOT NULL, we_pay INTEGER NOT NULL, kind INTEGER NOT NULL, "
+    "pairs INTEGER NOT NULL DEFAULT 0, credits INTEGER NOT NULL DEFAULT 0, "
+    "folded_pairs INTEGER NOT NULL DEFAULT 0, folded_credits INTEGER NOT NULL DEFAULT 0, "
+    "PRIMARY KEY (peer, we_pay, kind)) WITHOUT ROWID",
+    # one a stream and epoch that is full, the highest; and the one that waits to be countersigned
+    "CREATE TABLE receipt (peer TEXT NOT NULL, we_pay INTEGER NOT NULL, kind INTEGER NOT NULL, "
+    "epoch INTEGER NOT NULL, is_full INTEGER NOT NULL, n INTEGER NOT NULL, pairs INTEGER NOT NULL, "
+    "credits INTEGER NOT NULL, signed BLOB NOT NULL, "
+    "PRIMARY KEY (peer, we_pay, kind, epoch, is_full)) WITHOUT ROWID",
+    "CREATE TABLE evidence (id INTEGER PRIMARY KEY, peer TEXT NOT NULL, why TEXT NOT NULL, "
+    "one BLOB NOT NULL, other BLOB NOT NULL, at INTEGER NOT NULL)",
+    "CREATE TABLE drawn (day INTEGER NOT NULL, subnet TEXT NOT NULL, credits INTEGER NOT NULL, "
+    "PRIMARY KEY (day, subnet)) WITHOUT ROWID",
+    "CREATE TABLE writer (id INTEGER PRIMARY KEY CHECK (id = 1), mark BLOB NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+_SUMS_DIFFER = """
+SELECT stream.peer FROM stream LEFT JOIN receipt
+ON receipt.peer = stream.peer AND receipt.we_pay = stream.we_pay AND receipt.kind = stream.kind AND is_full
+GROUP BY stream.peer, stream.we_pay, stream.kind
+HAVING stream.credits != folded_credits + coalesce(sum(receipt.credits), 0)
+OR stream.pairs != folded_pairs + coalesce(sum(receipt.pairs), 0)
+LIMIT 1
+"""
+
+_WITHOUT_STREAM = """
+SELECT receipt.peer FROM receipt LEFT JOIN stream USING (peer, we_pay, kind) WHERE stream.peer IS NULL LIMIT 1
+"""
+
+
+def open_for_writing(path: Path) -> tuple[sqlite3.Connection, bytes]:
+    """The file, made if it is missing, and our mark in it.
+
+    Raises:
+        LocalError: it is damaged, not ours, or cannot be written.
+    """
+    try:
+        _prepare(path)
+    except OSError as error:
+        raise LocalError(f"{path} can't be made: {error.strerror}; check its folder") from None
+    mark = os.urandom(16)
+    try:
+        db = _connect(path)
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            fault = _check(db, make=True)
+            if not fault:
+                db.execute("INSERT OR REPLACE INTO writer VALUES (1, ?)", (mark,))
+            db.execute("ROLLBACK" if fault else "COMMIT")
+            if fault:
+                raise _unusable(path, fault)
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")
+        except BaseException:
+            db.close()
+            raise
+    except (sqlite3.Error, ValueError) as error:
+        raise _unusable(path, str(error)) from None
+    return db, mark
+
+
+def open_for_reading(path: Path) -> sqlite3.Connection:
+    """The file of a node that may be running.
+
+    Raises:
+        LocalError: there is none, or it is damaged or not ours.
+    """
+    if not path.exists():
+        raise LocalError(
+            f'{path}: there are no accounts yet; a node with [market] mode "fixed" or "scarcity" makes them'
+        )
+    try:
+        db = _connect(path)
+        try:
+            db.execute("PRAGMA query_only = ON")
+            fault = _check(db, make=False)
+            if fault:
+                raise _unusable(path, fault)
+        except BaseException:
+            db.close()
+            raise
+    except (sqlite3.Error, ValueError) as error:
+        raise _unusable(path, str(error)) from None
+    return db
+
+
+def _unusable(path: Path, fault: str) -> LocalError:
+    said = " ".join(fault.split())[:200]
+    return LocalError(
+        f"{path} can't be used as a ledger ({said}): move it and its -wal file away, and peers will show "
+        "this node its latest receipts again"
+    )
+
+
+def _prepare(path: Path) -> None:
+    """Make the file, or see that it is one, for the owner alone."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+        return
+    except FileExistsError:
+        pass
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise LocalError(f"{path} is not a regular file: move it away")
+    if os.name == "posix" and status.st_mode & 0o077:
+        path.chmod(0o600)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def _check(db: sqlite3.Connection, make: bool) -> str:
+    """Make the tables in a new file; what is wrong with another, "" if nothing."""
+    marks = (_pragma(db, "application_id"), _pragma(db, "user_version"))
+    if make and marks == (0, 0) and not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        for statement in SCHEMA:
+            db.execute(statement)
+        return ""
+    if marks[0] != APPLICATION_ID:
+        return "it is another program's"
+    if marks[1] != SCHEMA_VERSION:
+        return f"it is of version {marks[1]}, this program knows {SCHEMA_VERSION}: update panal"
+    verdict = str(_pragma(db, "integrity_check(1)"))
+    return verdict if verdict != "ok" else _sums_fault(db) or _receipts_fault(db)
+
+
+def _sums_fault(db: sqlite3.Connection) -> str:
+    for statement in (_SUMS_DIFFER, _WITHOUT_STREAM):
+        row = db.execute(statement).fetchone()
+        if row is not None:
+            return f"the receipts of {row[0]} do not add up to its total"
+    return ""
+
+
+def _receipts_fault(db: sqlite3.Connection) -> str:
+    """Whether each row says what its receipt says. Takes some 50 µs a receipt."""
+    rows = db.execute("SELECT peer, we_pay, kind, epoch, is_full, n, pairs, credits, signed FROM receipt")
+    for peer, we_pay, *columns, data in rows:
+        try:
+            signed = SignedReceipt.decode(data)
+        except (BadReceiptBytes, TypeError) as error:
+            return f"a receipt of {peer}: {error}"
+        receipt = signed.receipt
+        says = [receipt.kind, receipt.epoch, signed.full, receipt.n, receipt.pairs, receipt.credits]
+        if says != columns or peer != (receipt.payee if we_pay else receipt.payer):
+            return f"a receipt of {peer} says something else than its row"
+    return ""
+
+
+def _pragma(db: sqlite3.Connection, name: str) -> object:
+    return db.execute(f"PRAGMA {name}").fetchone()[0]

@@ -1,0 +1,234 @@
+"""`panal market advise`: which cells this device should hold, for the swarm's need and its own income."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from market.ground import Floats
+    from node.config import ModelRef, NodeConfig
+    from node.home.home_set import HomeSet
+    from node.market.advice_report import AdviceReport
+    from node.model.store import StoredModel
+    from node.sizes import MemoryBudget
+
+MICRO = 1_000_000
+
+UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+MAX_BITS = 1e12  # a terabit a second
+
+_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kmgKMG]bit)(?:/s)?", re.ASCII)
+
+
+def add(subparsers: Subparsers) -> None:
+    """Declare it."""
+    parser = add_command(
+        subparsers,
+        "advise",
+        run,
+        "say which experts this device should hold, for the swarm's need and its own income",
+        epilog=(
+            "Listens to the swarm for some seconds. Need comes first (cells that fewer than three others\n"
+            "hold, the rarest first), then income for each byte; whole layers before parts. A [[serve]]\n"
+            "with memory chooses the same way by itself where [market] has prices. Incomes go by what this\n"
+            "node has served; before that, by a million tokens a day in the whole swarm."
+        ),
+    )
+    parser.add_argument(
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a GGUF file, or a model id of the store (default: what the config serves)",
+    )
+    parser.add_argument(
+        "--memory",
+        type=_memory,
+        metavar="SIZE",
+        help='that it may hold: "6GiB", "50%%" of all experts (default: the config\'s)',
+    )
+    parser.add_argument(
+        "--uplink",
+        type=_uplink,
+        metavar="RATE",
+        help='what the device can send: "20Mbit" a second (default: what it sends is no limit)',
+    )
+    add_config(parser, required=False)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Listen, decide, tell."""
+    import functools
+
+    from node.cli.progress import Progress
+    from node.device.which_config import load
+    from node.engine import library as llama
+    from node.home.home_set import shapes_of, total_bytes
+    from node.interrupt import run_blocking, run_interruptible
+    from node.market.advising import Asked, advise_on, hear
+    from node.model.store import Store
+    from node.serve.opening import open_trunk
+    from node.swarm.place import Place
+
+    config = load(args.config, os.environ)
+    ref, memory = _what(args, config)
+    store = Store(config.store)
+    place = Place.of(config)
+    with Progress() as progress:
+        stored = run_blocking(
+            lambda: open_trunk(llama.load(config.engine.library), store, ref, progress.report), progress.stop
+        )
+        asked = Asked(
+            stored,
+            memory.of(total_bytes(shapes_of(stored.manifest))),
+            args.uplink,
+            _serving(config, stored),
+            _served(config, stored.model_id),
+            config.market.floor,
+            config.market.cap,
+        )
+        heard = run_interruptible(
+            lambda: hear(place, stored.model_id, lambda text: progress.report(text, 0, 0)), progress.stop
+        )
+        work = functools.partial(advise_on, asked, heard, place.identity.peer_id, store)
+        report = run_blocking(work, progress.stop)
+    print(json.dumps(report.as_dict()) if args.json else told(report))
+    return 0
+
+
+def told(report: AdviceReport) -> str:
+    """For people."""
+    from node.cli.table import format_table
+    from node.sizes import size_text
+
+    lines = [
+        f"model      {report.model_id[:12]}, by {report.servers} other servers",
+        f"hold       {_cells(report.hold)}: {size_text(report.n_bytes)} of {size_text(report.memory)}",
+    ]
+    if report.take != report.hold:
+        lines.append(f"now        {'take ' + _cells(report.take) if report.take else 'nothing to take'}")
+    if report.give:
+        lines.append(f"           give up {_cells(report.give)}")
+    basis = "" if report.is_measured else ", an assumption: this node has served none"
+    would, does = _credits(report.income), _credits(report.income_now)
+    lines.append(f"income     {would} credits a day, {does} by what is held now")
+    lines.append(f"           at {report.tokens_a_day:,.0f} tokens a day in the swarm{basis}")
+    if report.lacking:
+        lines.append(
+            f"scarce     {report.lacking:,} cells with fewer than three other holders, "
+            f"{report.uncovered:,} with none; the rarest: {_cells(report.scarce)}"
+        )
+    else:
+        lines.append("scarce     nothing: three others or more hold each cell")
+    rows = [
+        (
+            each.layer,
+            f"{each.cells}/{each.of}",
+            each.held,
+            f"{each.fewest:g}",
+            _credits(each.income),
+            ", ".join(f"{text} ({cells})" for text, cells in each.reasons.items()) or "-",
+        )
+        for each in report.layers
+        if each.cells or each.held
+    ]
+    if rows:
+        header = ("layer", "hold", "now", "others, at least", "credits/day", "why")
+        lines += ["", format_table(header, rows)]
+    return "\n".join(lines)
+
+
+def _what(args: argparse.Namespace, config: NodeConfig) -> tuple[ModelRef, MemoryBudget]:
+    """The model, and the memory for it.
+
+    Raises:
+        LocalError: one of them was not said.
+    """
+    from node.config import ModelRef
+    from node.sizes import MemoryBudget
+
+    entry = next((each for each in config.serve if each.memory is not None), None)
+    if args.model is not None:
+        ref = ModelRef.parse(args.model, Path.cwd())
+        if entry is not None and entry.model != ref:
+            entry = None
+    elif entry is not None:
+        ref = entry.model
+    elif config.serve:
+        ref = config.serve[0].model
+    else:
+        raise LocalError(f"advise on which model? give MODEL: {config.path} serves none")
+    if args.memory is not None:
+        return ref, MemoryBudget.parse(args.memory)
+    if entry is None or entry.memory is None:
+        raise LocalError('how much may this device hold of it? give --memory, like "6GiB" or "50%"')
+    return ref, entry.memory
+
+
+def _serving(config: NodeConfig, stored: StoredModel) -> HomeSet:
+    """What this node has chosen to serve, as it has written down."""
+    from node.device.folder import NodeFolder
+    from node.device.serving_note import read_note
+    from node.home.home_set import HomeSet, shapes_of
+
+    note = read_note(NodeFolder.of(config).serving).get(stored.model_id, {})
+    try:
+        return HomeSet.from_ranges(note, shapes_of(stored.manifest))
+    except LocalError:  # of another version of the model: it is chosen anew as well
+        return HomeSet()
+
+
+def _served(config: NodeConfig, model_id: str) -> dict[int, Floats]:
+    """What the node that runs here has been signed for, a day; nothing if none runs."""
+    import numpy as np
+
+    from node.device.folder import NodeFolder
+    from node.device.running_node import find_running
+
+    running = find_running(NodeFolder.of(config), key_file=config.http.key_file)
+    if running is None or config.market.is_free:
+        return {}
+    told = running.get(f"/api/market/served?model={model_id}")
+    try:
+        return {int(layer): np.array(pairs, np.float64) for layer, pairs in told.items()}
+    except (AttributeError, TypeError, ValueError):
+        raise LocalError(
+            "the node that runs here tells of its work otherwise than this panal reads it: start it again"
+        ) from None
+
+
+def _cells(ranges: object) -> str:
+    assert isinstance(ranges, dict)
+    return "; ".join(f"layers {layers}: experts {experts}" for layers, experts in ranges.items()) or "nothing"
+
+
+def _credits(micro: int) -> str:
+    return f"{micro / MICRO:,.2f}"
+
+
+def _memory(text: str) -> str:
+    """An argparse type: an amount of memory."""
+    from node.sizes import MemoryBudget
+
+    try:
+        MemoryBudget.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text.strip()
+
+
+def _uplink(text: str) -> float:
+    """An argparse type: bits a second."""
+    match = _RATE.fullmatch(text.strip())
+    rate = float(match[1]) * UNITS[match[2].lower()] if match else 0.0
+    if not 0 < rate <= MAX_BITS:
+        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no rate; write it like "20Mbit", "500kbit"')
+    return rate

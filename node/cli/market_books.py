@@ -1,0 +1,190 @@
+"""`panal market balance`, `settle`: who owes whom."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from market.ledger import Balance
+    from node.config import NodeConfig
+
+MAX_CREDITS = 2**53 // 1_000_000
+"""Of a settlement, as of any total of a receipt."""
+
+
+def add(subparsers: Subparsers) -> None:
+    """Declare both."""
+    balance = add_command(
+        subparsers,
+        "balance",
+        run_balance,
+        "show who owes whom",
+        epilog="Debts count by receipts that both sides have signed. What was computed since is shown apart.",
+    )
+    add_config(balance, required=False)
+    add_json(balance)
+    settle = add_command(
+        subparsers,
+        "settle",
+        run_settle,
+        "sign off what a peer owes: it was paid in some other way, or is forgiven",
+        epilog="The peer is told when it is next connected. Nothing takes it back.",
+    )
+    settle.add_argument("peer", metavar="PEER", help="its peer id, or the end of it")
+    settle.add_argument("amount", metavar="CREDITS", help='how much, like 2.5, or "all"')
+    settle.add_argument("--forgive", action="store_true", help="it was not paid; it is given up")
+    add_config(settle, required=False)
+    add_json(settle)
+
+
+def run_balance(args: argparse.Namespace) -> int:
+    """Who owes whom, by the running node or by the file."""
+    from market.credits import credits_text
+
+    balances = _balances(config_of(args))
+    owed = sum(max(0, each["owes"]) for each in balances)
+    owes = sum(max(0, -each["owes"]) for each in balances)
+    if args.json:
+        print(json.dumps({"owed": owed, "owes": owes, "peers": balances}))
+        return 0
+    if not balances:
+        print("nobody owes anybody anything")
+        return 0
+    from node.cli.table import format_table
+
+    rows = [
+        (
+            each["peer"][-8:],
+            credits_text(each["owes"]),
+            credits_text(each["unsigned"]),
+            credits_text(each["due"]),
+            "-" if each["limit"] is None else credits_text(each["limit"]),
+            each["fault"] or each["refused"],
+        )
+        for each in balances
+    ]
+    print(format_table(("peer", "owes", "not signed", "we must sign", "may owe", "note"), rows))
+    print(f"owed to this node: {credits_text(owed)}; this node owes {credits_text(owes)}")
+    return 0
+
+
+def run_settle(args: argparse.Namespace) -> int:
+    """Sign off a debt, by the running node or in its file."""
+    from market.credits import credits_text
+    from node.device.folder import NodeFolder
+    from node.device.running_node import find_running
+
+    config = config_of(args)
+    found = next(each for each in _balances(config) if each["peer"] == peer_of(config, args.peer))
+    credits = _amount(args.amount, int(found["owes"]))
+    running = find_running(NodeFolder.of(config), config.http.key_file)
+    body = {"peer": found["peer"], "credits": credits, "forgiven": args.forgive}
+    if running is not None:
+        running.post("/api/market/settle", body)
+    else:
+        from node.market.settled_offline import settle_offline
+
+        settle_offline(config, found["peer"], credits, forgiven=args.forgive)
+    if args.json:
+        print(json.dumps(body))
+    else:
+        told = (
+            "it is told as soon as it is connected"
+            if running is not None
+            else "it is told when the node runs"
+        )
+        print(f"{credits_text(credits)} of {found['peer']} signed off; {told}")
+    return 0
+
+
+# --- what there is ---
+
+
+def _balances(config: NodeConfig) -> list[dict[str, Any]]:
+    """Of the running node, which knows what is not signed yet; else of its file. In micro-credits."""
+    from node.device.folder import NodeFolder
+    from node.device.running_node import find_running
+
+    running = find_running(NodeFolder.of(config), config.http.key_file)
+    if running is not None:
+        told = running.get("/api/status")
+        market = told.get("market") if isinstance(told, dict) else None
+        if isinstance(market, dict) and not market.get("credits_left_out"):
+            return list(market["credits"])
+    from market.ledger_sqlite import SqliteLedger
+
+    ledger = SqliteLedger.reading(NodeFolder.of(config).market)
+    try:
+        return [_told(each) for each in ledger.balances() if each.owes_us or each.due or each.fault]
+    finally:
+        ledger.close()
+
+
+def _told(balance: Balance) -> dict[str, Any]:
+    """As the status tells it."""
+    return {
+        "peer": balance.peer,
+        "owes": balance.owes_us,
+        "unsigned": 0,
+        "due": balance.due,
+        "limit": None if balance.limit < 0 else balance.limit,
+        "refused": balance.refused,
+        "fault": balance.fault,
+    }
+
+
+def peer_of(config: NodeConfig, text: str) -> str:
+    """The peer with accounts here whose id this is, or ends so.
+
+    Raises:
+        LocalError: none, or several.
+    """
+    from market.ledger_sqlite import SqliteLedger
+    from node.device.folder import NodeFolder
+
+    ledger = SqliteLedger.reading(NodeFolder.of(config).market)
+    try:
+        known = {each.peer for each in ledger.balances()}
+    finally:
+        ledger.close()
+    known |= {each["peer"] for each in _balances(config)}
+    found = sorted(peer for peer in known if text and peer.endswith(text))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise LocalError(f"no account with a peer {text[:80]!r}: panal market balance shows those there are")
+    raise LocalError(f"{text[:80]!r} may be {', '.join(found[:3])}: give more of the id")
+
+
+def _amount(text: str, owed: int) -> int:
+    """Micro-credits.
+
+    Raises:
+        LocalError: it is no amount.
+    """
+    from market.credits import MICRO
+
+    if text == "all":
+        if owed <= 0:
+            raise LocalError("this peer owes nothing: there is nothing to settle")
+        return owed
+    try:
+        credits = float(text)
+    except ValueError:
+        credits = 0.0
+    if not 1 / MICRO <= credits <= MAX_CREDITS:
+        raise LocalError(f'{text[:40]!r} is no amount: credits like 2.5, or "all"')
+    return round(credits * MICRO)
+
+
+def config_of(args: argparse.Namespace) -> NodeConfig:
+    """The config that a command was given, or this device's own."""
+    from node.device.which_config import load
+
+    return load(args.config, os.environ)

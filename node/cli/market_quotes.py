@@ -1,0 +1,97 @@
+"""`panal market quotes`: what the swarm's servers ask, by their live adverts."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote as escaped
+
+from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from routing.errors import LocalError
+
+if TYPE_CHECKING:
+    from node.config import NodeConfig
+    from node.device.running_node import RunningNode
+
+TEXT_BYTES = 80
+
+
+def add(subparsers: Subparsers) -> None:
+    """Declare it."""
+    quotes = add_command(
+        subparsers,
+        "quotes",
+        run,
+        "show what servers ask for their cells, of those whose adverts live",
+        epilog="Prices are micro-credits a pair: one token through one expert of one layer.",
+    )
+    quotes.add_argument(
+        "model", nargs="?", metavar="MODEL-ID", help="only of this model: the beginning of its id"
+    )
+    quotes.add_argument("--peer", metavar="PEER", help="only this peer's, cell by cell: its whole peer id")
+    add_config(quotes, required=False)
+    add_json(quotes)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the running node."""
+    path = "/api/market/quotes" + (f"?peer={escaped(args.peer, safe='')}" if args.peer else "")
+    told = _running(args).get(path)
+    if not isinstance(told, list):
+        raise LocalError(
+            "the node that runs here tells of quotes otherwise than this panal reads it: start it again"
+        )
+    wanted = (args.model or "").lower()
+    quotes = [each for each in told if str(each.get("model", "")).startswith(wanted)]
+    if args.json:
+        print(json.dumps(quotes))
+        return 0
+    if not quotes:
+        print("nobody asks anything" + (f" for {args.model}" if args.model else ""))
+        return 0
+    from node.cli.table import format_table
+
+    print(
+        format_table(
+            ("peer", "model", "cells", "lowest", "mean", "highest", "for another"),
+            [_row(each) for each in quotes],
+        )
+    )
+    for each in quotes if args.peer else ():
+        for layer, runs in each["layers"]:
+            told_runs = ", ".join(f"{first}-{last}: {price:,}" for first, last, price in runs)
+            print(f"layer {layer}: {told_runs}")
+    return 0
+
+
+def _row(each: dict[str, Any]) -> tuple[str, ...]:
+    from routing.wire.text import sanitise
+
+    name = sanitise(str(each["name"]), TEXT_BYTES) or str(each["peer"])[-8:]
+    left = max(0, round((each["until"] - time.time()) / 60))
+    return (
+        name,
+        str(each["model"])[:12],
+        f"{each['cells']:,}",
+        f"{each['lowest']:,}",
+        f"{each['mean']:,.1f}",
+        f"{each['highest']:,}",
+        f"{left} min",
+    )
+
+
+def _running(args: argparse.Namespace) -> RunningNode:
+    from node.device.folder import NodeFolder
+    from node.device.running_node import find_running
+    from node.device.which_config import load
+
+    config: NodeConfig = load(args.config, os.environ)
+    running = find_running(NodeFolder.of(config), config.http.key_file)
+    if running is None:
+        raise LocalError(
+            f"no node runs from {config.path}, and quotes are what a running one hears: panal run starts it"
+        )
+    return running

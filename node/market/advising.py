@@ -1,0 +1,163 @@
+"""`panal market advise`: hear the swarm's adverts for a while, and say what this device should hold of a
+model."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import trio
+
+from market.advice import Means, advise
+from market.ground import Floats
+from market.own_order import own_draws
+from market.view import STRANGER, SURE_PAIRS
+from node.device.cell_sources import servable_layers
+from node.device.serving_choice import Servable
+from node.home.home_set import HomeSet, Shapes, shapes_of
+from node.market.advice_report import AdviceReport
+from node.market.advisor import heat_shares
+from node.market.base_prices import base_prices
+from node.market.bonds import read_bonds
+from node.market.seen import Known, view_of
+from node.market.units import Units
+from node.model.store import Store, StoredModel
+from node.swarm.node import Role, SwarmNode
+from node.swarm.place import Place
+from routing.advert_rows import Row
+from routing.errors import LocalError
+
+LISTEN_SECONDS = 6.0
+"""Peers of this network are heard within two seconds, those named in the config within three, the directory's
+in five; what they know comes with their first answer."""
+
+LOOK_SECONDS = 0.2
+
+ASSUMED_TOKENS = 1_000_000
+"""A day, in the whole swarm, where this node has served nothing yet by which it could tell."""
+
+BYTES_A_VALUE = 2
+"""Of an answer's row: f16 is what most swarms use (docs/protocol.md, "Codecs")."""
+
+DAY = 86_400.0
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What was heard of the swarm.
+
+    Attributes:
+        rows: adverts of others that serve anything of the model.
+        answered: peers that are connected.
+    """
+
+    rows: list[Row]
+    answered: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to advise on.
+
+    Attributes:
+        memory: bytes. uplink: bits a second; None if it is no matter.
+        serving: held now. served: pairs a day that receipts cover, by layer and expert.
+        floor, cap: prices' bounds, per cent of the base price.
+    """
+
+    stored: StoredModel
+    memory: int
+    uplink: float | None
+    serving: HomeSet
+    served: Mapping[int, Floats]
+    floor: int
+    cap: int
+
+
+async def hear(place: Place, model_id: str, report: Callable[[str], None]) -> Heard:
+    """Be in the swarm for some seconds, as one that only listens."""
+    node = SwarmNode(place, Role(serves=False))
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(node.run)
+            end = trio.current_time() + LISTEN_SECONDS
+            while (left := end - trio.current_time()) > 0:
+                count = len(node.table.holders_of(model_id))
+                report(f"listening to the swarm: {count} servers of the model, {left:.0f} s more")
+                await trio.sleep(min(left, LOOK_SECONDS))
+            heard = Heard(
+                node.table.holders_of(model_id),
+                frozenset(connection.peer_id for connection in node.endpoint.connections),
+            )
+            nursery.cancel_scope.cancel()
+    finally:
+        node.close()
+    return heard
+
+
+def advise_on(asked: Asked, heard: Heard, peer_id: str, store: Store) -> AdviceReport:
+    """What the device should hold.
+
+    Raises:
+        LocalError: not even one expert has room.
+    """
+    stored = asked.stored
+    manifest, model_id = stored.manifest, stored.model_id
+    shapes = shapes_of(manifest)
+    servable = Servable(servable_layers(manifest, HomeSet.whole(shapes, shapes), asked.memory), peer_id)
+    if servable.smallest > asked.memory:
+        raise LocalError(
+            f"{asked.memory:,} bytes have no room for one expert of model {model_id[:12]}, the smallest of "
+            f"which takes {servable.smallest:,}: give more memory"
+        )
+    bonds = read_bonds(stored.trunk, shapes)
+    units = Units.of(servable, bonds)
+    assert units is not None  # a model has experts
+    held = units.held(asked.serving)
+    view = view_of(
+        units,
+        model_id,
+        heard.rows,
+        held,
+        Known(
+            weight=lambda each: 1.0 if each in heard.answered else STRANGER,
+            bases=base_prices(manifest),
+            floor=asked.floor,
+            cap=asked.cap,
+            served=asked.served,
+            shares=heat_shares(store, model_id, shapes) or _alike(shapes),
+        ),
+        peer_id,
+        time.time(),
+    )
+    is_measured = sum(float(pairs.sum()) for pairs in asked.served.values()) >= SURE_PAIRS
+    n_used = bonds.n_used
+    if not is_measured:  # then only its proportions mean something
+        wanted = ASSUMED_TOKENS * n_used * len(units.layers)
+        view.demand[:] *= wanted / view.demand.sum()
+    uplink = math.inf
+    if asked.uplink is not None:
+        row = max(call.n_out for call in manifest.calls) * BYTES_A_VALUE
+        uplink = asked.uplink / 8 / row * DAY
+    advice = advise(
+        units.ground, view, Means(asked.memory, uplink), held, own_draws(peer_id, 0.0, units.ground)
+    )
+    return AdviceReport.of(
+        units,
+        view,
+        advice,
+        held,
+        model_id=model_id,
+        memory=asked.memory,
+        uplink=asked.uplink,
+        servers=len(heard.rows),
+        tokens_a_day=float(view.demand.sum()) / n_used / len(units.layers),
+        is_measured=is_measured,
+    )
+
+
+def _alike(shapes: Shapes) -> dict[int, Floats]:
+    return {layer: np.full(shape.n_experts, 1 / shape.n_experts) for layer, shape in shapes.items()}

@@ -1,0 +1,204 @@
+"""What a node with prices serves of its [[serve]] with memory: `market.advice`, fed from adverts and books.
+
+It decides in a thread, from what was copied on the event loop before; a decision takes some ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from market.advice import Advice, Means, advise
+from market.ground import Bools, Floats
+from market.own_order import Patience, own_draws
+from market.price import BasePrices
+from market.view import STRANGER
+from node.config import MarketConfig
+from node.device.serving_choice import Servable, Why
+from node.home.choosing import heat_now
+from node.home.home_set import HomeSet, Shapes, shapes_of
+from node.home.plan_file import read_heat, read_plan
+from node.market.base_prices import base_prices
+from node.market.bonds import Bonds, read_bonds
+from node.market.quotes_port import Demand
+from node.market.seen import Known, view_of
+from node.market.served_rate import DAY, ServedRate
+from node.market.units import Units
+from node.model.manifest import Manifest
+from node.model.store import Store, StoreError
+from routing.advert_rows import Row
+from routing.errors import LocalError
+
+FULL_PRICE = 100
+"""Per cent of the base price, where prices are fixed: then only demand decides."""
+
+FEW_TOKENS = 1_000.0
+"""Tokens of own use and plan below which their heat says nothing."""
+
+
+@dataclass
+class _Model:
+    """What is known of a model over time."""
+
+    patience: Patience
+    bases: BasePrices
+    rate: ServedRate = field(default_factory=ServedRate)
+    servable: Servable | None = None
+    units: Units | None = None
+    bonds: Bonds | None = None
+
+
+class Advisor:
+    """Decides for one node.
+
+    Args:
+        store: where models' trunks and heat are.
+        demand: work that receipts have covered.
+        capacity: pairs a second that this node could compute; 0 if it does not know.
+        answered: peers that have answered this node.
+    """
+
+    def __init__(
+        self,
+        market: MarketConfig,
+        peer_id: str,
+        store: Store,
+        demand: Demand,
+        capacity: Callable[[], float],
+        answered: Callable[[], Collection[str]],
+    ) -> None:
+        self._market = market
+        self._peer_id = peer_id
+        self._store = store
+        self._demand = demand
+        self._capacity = capacity
+        self._answered = answered
+        self._models: dict[str, _Model] = {}
+
+    async def look(
+        self,
+        model_id: str,
+        manifest: Manifest,
+        servable: Servable,
+        budget: int,
+        serving: HomeSet,
+        holders: Sequence[Row],
+    ) -> tuple[HomeSet, Why] | None:
+        """What is to be served from now on instead, and why; None: what is served now.
+
+        Args:
+            serving: what is served, or chosen to be.
+            holders: adverts of others that serve anything of the model.
+        """
+        known = self._models.get(model_id)
+        if known is None:
+            known = self._models[model_id] = _Model(Patience(self._peer_id), base_prices(manifest))
+        totals = {
+            layer: pairs for (model, layer), pairs in self._demand.demand().items() if model == model_id
+        }
+        now = trio.current_time()
+        known.rate.add(now, totals)
+        answered = frozenset(self._answered())
+        found = await trio.to_thread.run_sync(
+            self._decide,
+            known,
+            model_id,
+            shapes_of(manifest),
+            servable,
+            budget,
+            serving,
+            holders,
+            answered,
+            now,
+        )
+        if found is None:
+            return None
+        units, held, advice = found
+        if held.any() and not known.patience.ripe(now, advice.hurry if advice.changes else None):
+            return None
+        chosen = units.cells(advice.cells)
+        if chosen == serving:
+            return None
+        return chosen, _why(advice, held)
+
+    def served(self, model_id: str) -> dict[int, Floats]:
+        """Pairs a day that receipts cover lately, by layer and expert; nothing of a model never looked at."""
+        known = self._models.get(model_id)
+        return {} if known is None else known.rate.a_day()
+
+    def _decide(
+        self,
+        known: _Model,
+        model_id: str,
+        shapes: Shapes,
+        servable: Servable,
+        budget: int,
+        serving: HomeSet,
+        holders: Sequence[Row],
+        answered: Collection[str],
+        now: float,
+    ) -> tuple[Units, Bools, Advice] | None:
+        if known.bonds is None:
+            known.bonds = self._bonds(model_id, shapes)
+        if known.servable != servable or known.units is None:
+            known.servable, known.units = servable, Units.of(servable, known.bonds)
+        units = known.units
+        if units is None:
+            return None
+        held = units.held(serving)
+        is_fixed = self._market.mode == "fixed"
+        view = view_of(
+            units,
+            model_id,
+            holders,
+            held,
+            Known(
+                weight=lambda peer_id: 1.0 if peer_id in answered else STRANGER,
+                bases=known.bases,
+                floor=FULL_PRICE if is_fixed else self._market.floor,
+                cap=FULL_PRICE if is_fixed else self._market.cap,
+                served=known.rate.a_day(),
+                shares=heat_shares(self._store, model_id, shapes),
+            ),
+            self._peer_id,
+            time.time(),
+        )
+        a_second = self._capacity()
+        means = Means(budget, a_second * DAY if a_second > 0 else math.inf)
+        draws = own_draws(self._peer_id, now, units.ground)
+        return units, held, advise(units.ground, view, means, held, draws)
+
+    def _bonds(self, model_id: str, shapes: Shapes) -> Bonds:
+        try:
+            return read_bonds(self._store.get(model_id).trunk, shapes)
+        except StoreError:
+            return Bonds()
+
+
+def heat_shares(store: Store, model_id: str, shapes: Shapes) -> dict[int, Floats] | None:
+    """Each expert's share of its layer's choices, by this device's use and plan; None if there is too
+    little of either."""
+    try:
+        stored = store.get(model_id)
+        in_use = read_heat(stored, shapes)
+        plan = read_plan(stored)
+    except LocalError:
+        return None
+    tokens = in_use.tokens + (0 if plan is None else plan.text_tokens)
+    if tokens < FEW_TOKENS:
+        return None
+    heat = heat_now(shapes, plan, in_use)
+    return {layer: heat.shares(layer) for layer in shapes}
+
+
+def _why(advice: Advice, held: Bools) -> Why:
+    taken = advice.cells & ~held
+    if not held.any():
+        return Why.FIRST
+    if (taken & advice.needed).any():
+        return Why.NEED
+    return Why.INCOME if (held & ~advice.cells).any() else Why.ROOM

@@ -1,0 +1,263 @@
+"""A node's market put together: books, prices, settling, spending, audits. Only where mode is not "free"."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from market.books import Books
+from market.credit_line import Terms
+from market.ledger_sqlite import SqliteLedger
+from market.market_wire import PROTOCOL_ID
+from market.receipt import CREDIT
+from node.device.folder import NodeFolder
+from node.market.books_lock import books_lock
+from node.market.neighbourhood import neighbourhood_of
+from node.market.priced import PricedCalls
+from node.market.quoted import Quoted, Unheard
+from node.market.quotes_port import OwnPrices
+from node.market.sales import Sales
+from node.market.settling import DONE_SECONDS, Settler
+from node.market.spending import Spending
+from node.market.told import MarketTold
+from node.model.store import Store
+from node.swarm.watching import Watching
+from routing.advert_rows import Offer
+from routing.dispatch.call import MoeCall
+from routing.dispatch.plan import ServerCall
+from routing.dispatch.star import OnAnswer
+from routing.identity import Identity
+from routing.wire.advert import Advert
+from routing.wire.experts import ExpertsAnswer, ExpertsRequest
+from routing.wire.holdings import Holdings
+
+if TYPE_CHECKING:
+    from node.app.serving import ServingPart
+    from node.config import NodeConfig
+    from node.decode.live_backbone import LiveBackbone
+    from node.market.auditor import Auditor
+    from node.swarm.node import SwarmNode
+    from routing.quic.connection import Connection
+    from routing.quic.endpoint import Handler
+    from routing.wire.quote import Quote
+
+MOST_UNHEARD = 1024
+"""Answers of peers whose adverts have not come yet, kept until they have: a second of a fast backbone."""
+
+
+class _Pairs(NamedTuple):
+    """What an answer is paid for."""
+
+    model_id: bytes
+    layer: int
+    experts: npt.NDArray[np.uint16]
+
+    @classmethod
+    def of(cls, request: ExpertsRequest) -> _Pairs | None:
+        """None for further calls of a layer, which are paid with the first."""
+        return None if request.call_index else cls(request.model_id, request.layer, request.experts)
+
+
+class MarketPart:
+    """Made by `opened`.
+
+    Attributes:
+        books, ledger: who owes whom; the file they are in.
+        accounts: what callers owe, for the expert server.
+        spending: budgets, and the choice by price.
+        sales: this node's own prices; None where it serves nothing.
+        settler: who exchanges receipts.
+        auditor: who runs a backbone's calls again; None without a backbone, or where nothing is audited.
+    """
+
+    def __init__(
+        self, config: NodeConfig, identity: Identity, folder: NodeFolder, ledger: SqliteLedger
+    ) -> None:
+        market = config.market
+        self._config = config
+        self._folder = folder
+        self._identity = identity
+        self._node: SwarmNode | None = None
+        self._live: LiveBackbone | None = None
+        self._unheard: deque[tuple[str, _Pairs]] = deque(maxlen=MOST_UNHEARD)
+        self._prices = OwnPrices()
+        self._quoted = Quoted(self._advert)
+        self.ledger = ledger
+        self.books = Books(
+            identity, Terms(market.credit_line, market.newcomers), self._prices, ledger.load(time.time())
+        )
+        self.accounts = PricedCalls(self.books.payee, self._prices, time.time, self._whence)
+        self.spending = Spending(market, folder)
+        self.settler = Settler(self.books, ledger, self._connection, time.time)
+        self.sales: Sales | None = None
+        self.auditor: Auditor | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, config: NodeConfig, identity: Identity) -> Iterator[MarketPart]:
+        """A node's market, with its files open meanwhile.
+
+        Raises:
+            LocalError: another process keeps these books, or they cannot be read.
+        """
+        folder = NodeFolder.of(config)
+        with ExitStack() as ends:
+            ends.enter_context(books_lock(folder))
+            ledger = SqliteLedger(folder.market)
+            ends.callback(ledger.close)
+            part = cls(config, identity, folder, ledger)
+            ends.callback(part.spending.close)
+            yield part
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Streams that the node serves for it."""
+        return {PROTOCOL_ID: self.settler.serve}
+
+    def told(self, node: SwarmNode) -> MarketTold:
+        """Who tells the node's status of it."""
+        return MarketTold(self._config.market, self, node)
+
+    # --- as a server ---
+
+    def sell(self, node: SwarmNode, serving: ServingPart) -> None:
+        """Quote prices for what is served, from before the node first announces itself."""
+        self.sales = Sales(self._config.market, self._folder, node, serving, self.books)
+        self._prices.quotes = self.sales.quotes
+        if serving.chosen is not None:
+            serving.chosen.advisor = self.sales.advisor(Store(self._config.store))
+
+    def offered(self) -> list[Quote]:
+        """What the advert says."""
+        return [] if self.sales is None else self.sales.offered()
+
+    # --- as a node ---
+
+    async def run(
+        self, node: SwarmNode, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Settle with the node's peers, until cancelled."""
+        self._node = node
+        watching = Watching(connected=self._connected, heard=self._heard)
+        node.last_words.append(self.settler.finish)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.settler.run)
+            nursery.start_soon(self.spending.run)
+            if self.sales is not None:
+                nursery.start_soon(self.sales.run)
+            node.watch(watching)
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                node.unwatch(watching)
+
+    # --- as a backbone ---
+
+    @asynccontextmanager
+    async def attached(self, live: LiveBackbone) -> AsyncIterator[None]:
+        """Price, weigh and audit a backbone's answers meanwhile."""
+        self._live = live
+        self._weigh(live)
+        async with self._audited(live) as watch:
+
+            def on_answer(
+                call: MoeCall, part: ServerCall, request: ExpertsRequest, answer: ExpertsAnswer, path: str
+            ) -> int:
+                if watch is not None:
+                    watch(call, part, request, answer, path)
+                return self._pay(part.peer_id, _Pairs.of(request))
+
+            live.port.watch_answers(on_answer)
+            try:
+                yield
+            finally:
+                live.port.watch_answers(None)
+                self._live = None
+        await self.settler.finish(DONE_SECONDS)  # nothing has gone wrong, so nobody waits for the end
+
+    def _weigh(self, live: LiveBackbone) -> None:
+        """Have servers chosen by what they ask now."""
+        model_id = bytes.fromhex(live.backbone.stored.model_id)
+        self.spending.attach(live, lambda peer_id, layer: self._quoted.mean(peer_id, model_id, layer))
+
+    @asynccontextmanager
+    async def _audited(self, live: LiveBackbone) -> AsyncIterator[OnAnswer | None]:
+        """Run a share of a backbone's calls again meanwhile; who has to be told of answers for that."""
+        if not self._config.market.audit:
+            yield None
+            return
+        from node.market.audit_part import audit_on
+
+        async with audit_on(
+            live, self._folder, self._config.market, paid=self._paid_for_audit, dealt=self._dealt
+        ) as auditor:
+            self.auditor = auditor
+            try:
+                yield auditor.watch
+            finally:
+                self.auditor = None
+
+    def _dealt(self) -> dict[str, float]:
+        """Credits that each peer has earned by work for this node, or has paid it."""
+        balances = self.books.balances()
+        return {each.peer: (each.consumed + each.paid_to_us) / CREDIT for each in balances}
+
+    def _pay(self, peer_id: str, pairs: _Pairs | None) -> int:
+        """Owe a peer for an answer; the micro-credits."""
+        if pairs is None:
+            return 0
+        book = self._quoted.book(peer_id, pairs.model_id)
+        if book is None:
+            return 0
+        if isinstance(book, Unheard):
+            self._unheard.append((peer_id, pairs))
+            return 0
+        cost = self.books.payer.answered(
+            peer_id, pairs.model_id, pairs.layer, pairs.experts, book, time.time()
+        )
+        self.settler.answered(peer_id)
+        return cost
+
+    def _paid_for_audit(
+        self, peer_id: str, request: ExpertsRequest, answer: ExpertsAnswer, path: str
+    ) -> None:
+        self.spending.purse.pay(self._pay(peer_id, _Pairs.of(request)), time.time())
+
+    # --- what the node tells ---
+
+    def _heard(self, offer: Offer) -> None:
+        if self._quoted.heard(offer) and self._live is not None:
+            self._weigh(self._live)
+        if offer.advert is not None and offer.advert.quotes:
+            self.settler.met(offer.peer_id)  # if it is connected
+        if self._unheard:
+            waiting, self._unheard = self._unheard, deque(maxlen=MOST_UNHEARD)
+            for peer_id, pairs in waiting:  # those whose advert this is have a price now
+                if peer_id == offer.peer_id:
+                    self.spending.purse.pay(self._pay(peer_id, pairs), time.time())
+                else:
+                    self._unheard.append((peer_id, pairs))
+
+    def _connected(self, peer_id: str, _: Holdings) -> None:
+        advert = self._advert(peer_id)
+        if advert is not None and advert.quotes:
+            self.settler.met(peer_id)
+
+    def _advert(self, peer_id: str) -> Advert | None:
+        row = None if self._node is None else self._node.table.get(peer_id)
+        return None if row is None else row.advert
+
+    def _whence(self, peer_id: str) -> str:
+        node = self._node
+        return "" if node is None else neighbourhood_of(node.endpoint, node.endpoint.connection_to(peer_id))
+
+    def _connection(self, peer_id: str) -> Connection | None:
+        return None if self._node is None else self._node.endpoint.connection_to(peer_id)

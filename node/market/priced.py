@@ -1,0 +1,99 @@
+"""What callers owe this node for its work: between the expert server and the accounts."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from routing.wire.experts import ExpertsRequest
+
+MAX_MET = 1024
+"""Callers whose networks are not looked up again: four times as many as can be connected."""
+
+
+class Payee(Protocol):
+    """The accounts of those who owe this node (market.accounts_payee)."""
+
+    def met(self, peer: str, subnet: str) -> None:
+        """Where a peer is."""
+
+    def refusal(self, peer: str, now: float, pending: int = 0) -> str:
+        """Why a peer is not served, with `pending` micro-credits of its calls under way; "" if it is."""
+
+    def served(
+        self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
+    ) -> None:
+        """A call of a peer has been answered."""
+
+
+class Prices(Protocol):
+    """What this node asks (node.market.quotes_port)."""
+
+    def total_lowest(self, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float) -> int:
+        """The least that these pairs may be paid with."""
+
+
+class PricedCalls:
+    """The server's `Accounts`. What is being computed counts as owed: else a caller could have as much under
+    way at once as the server takes, and pass its line by all of it.
+
+    Args:
+        now: unix seconds.
+        whence: a peer's network.
+    """
+
+    def __init__(
+        self,
+        payee: Payee,
+        prices: Prices,
+        now: Callable[[], float],
+        whence: Callable[[str], str] = lambda peer_id: "",
+    ) -> None:
+        self._payee = payee
+        self._prices = prices
+        self._now = now
+        self._whence = whence
+        self._met: OrderedDict[str, None] = OrderedDict()
+        self._pending: Counter[str] = Counter()
+        self._costs: dict[int, int] = {}  # by id of a request under way
+
+    def refusal(self, peer_id: str, request: ExpertsRequest) -> str:
+        """Why a call is not computed; "" if it is, and then it is under way."""
+        if peer_id not in self._met:
+            self._meet(peer_id)
+        now = self._now()
+        cost = 0
+        if request.call_index == 0:  # of further calls of a layer the first pays
+            cost = self._prices.total_lowest(request.model_id, request.layer, request.experts, now)
+        why = self._payee.refusal(peer_id, now, self._pending[peer_id] + cost)
+        if not why:
+            self._pending[peer_id] += cost
+            self._costs[id(request)] = cost
+        elif not self._pending[peer_id]:
+            del self._pending[peer_id]
+        return why
+
+    def served(self, peer_id: str, request: ExpertsRequest) -> None:
+        """A call's answer is about to leave."""
+        self._ended(peer_id, request)
+        if request.call_index == 0:
+            self._payee.served(peer_id, request.model_id, request.layer, request.experts, self._now())
+
+    def dropped(self, peer_id: str, request: ExpertsRequest) -> None:
+        """A call has got no answer."""
+        self._ended(peer_id, request)
+
+    def _meet(self, peer_id: str) -> None:
+        self._met[peer_id] = None
+        if len(self._met) > MAX_MET:
+            self._met.popitem(last=False)
+        self._payee.met(peer_id, self._whence(peer_id))
+
+    def _ended(self, peer_id: str, request: ExpertsRequest) -> None:
+        self._pending[peer_id] -= self._costs.pop(id(request))
+        if not self._pending[peer_id]:
+            del self._pending[peer_id]
