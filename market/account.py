@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from market.ledger import Granted
 from market.receipt import Kind
 from market.standing import Standing
 from market.stream import Accepting, Issuing
@@ -114,6 +115,13 @@ class Account:
     def last_epoch(self) -> int:
         """Of its latest full receipt; 0 if there is none."""
         return max((stream.full.receipt.epoch for _, stream in self.streams() if stream.full), default=0)
+
+    def newly_granted(self) -> tuple[Granted, ...]:
+        """What the pool has granted it, if that is not written down yet."""
+        if self.granted == self.granted_written:
+            return ()
+        self.granted_written = self.granted
+        return (Granted(self.peer, self.granted),)
 
     def _sides(self, we_pay: bool) -> tuple[PeerId, PeerId]:
         return (self.we, self.peer) if we_pay else (self.peer, self.we)

@@ -158,11 +158,11 @@ class Issuing(_Stream):
         self.pending = signed
 
     def once_more(self, signed: SignedReceipt, now: float) -> Receipt | None:
-        """What to sign, and write down together with a full receipt that is about to be taken, so that a restart
-        finds what is due then; None: the pending receipt says it, or nothing is due.
+        """What to sign, and write down together with a full receipt that is about to be taken, so that a
+        restart finds what is due then; None: the pending receipt says it, or nothing is due.
 
-        That is so when the pending one was signed in a later epoch, before it was known that this one is full:
-        it covers some work twice, and only together with this one does it say what is due.
+        It is needed where the pending one was signed in a later epoch, before it was known that this one is
+        full: its credits are partly those of this one.
         """
         receipt = signed.receipt
         if self.pending is None or not _rests_on_less(self.pending.receipt, receipt):

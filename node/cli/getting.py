@@ -99,7 +99,7 @@ def get(args: argparse.Namespace, *, trunk: bool, cells: bool) -> int:
     if args.json:
         print(json.dumps(got.as_dict()))
     else:
-        print(_told(got))
+        print(_told(got, config.path))
     for peer, what in got.dropped.items():
         print(f"panal: {peer} {what}; it is not asked any more", file=sys.stderr)
     if got.lacking:
@@ -119,7 +119,7 @@ def _place(args: argparse.Namespace, config: object) -> Place:
     return replace(place, swarm=replace(place.swarm, peers=(*place.swarm.peers, *more)))
 
 
-def _told(got: Got) -> str:
+def _told(got: Got, config: Path) -> str:
     from node.sizes import size_text
 
     lines = [f"model     {got.name} ({got.architecture}) {got.model_id}"]
@@ -151,7 +151,7 @@ def _told(got: Got) -> str:
         said.append(f'[backbone]\nmodel = "{got.model_id}"')
     said += [f"[[serve]]\nmodel = {json.dumps(str(path.resolve()))}" for path in got.slices]
     if said:
-        lines.append("\nInto node.toml, as far as it is to be used:\n\n" + "\n\n".join(said))
+        lines.append(f"\nInto {config}, as far as it is to be used:\n\n" + "\n\n".join(said))
     return "\n".join(lines)
 
 
