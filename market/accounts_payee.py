@@ -5,7 +5,9 @@
 2. Any receipt that says more than the last is countersigned: more is better than nothing. If it says less
    than we count by our cheapest quotes, the rest stays unsigned, but for SLACK of what was signed. So who
    pays less than it got is served until MOST_UNSIGNED has come together, and then refused with both counts.
-3. Demand, by which prices are made, is what was counted *and* covered by receipts: signing for work that was
+3. A debt counts among all debts as far as it can have been taken on credit: whoever signs for more than it
+   got keeps nobody else out.
+4. Demand, by which prices are made, is what was counted *and* covered by receipts: signing for work that was
    never done raises a debt and nothing else.
 """
 
@@ -49,6 +51,10 @@ class PayeeAccounts:
         quotes: this node's.
         terms: how much credit it gives.
         pool: for those who have earned too little.
+
+    Attributes:
+        honours: whether what a peer has done for this node counts in its favour already: who answers falsely
+            is to be found out before it has bought real work with it.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class PayeeAccounts:
         self._quotes = quotes
         self._terms = terms
         self.pool = pool
+        self.honours: Callable[[str], bool] = lambda peer: True
         self._debts = 0
         self._demand: dict[tuple[bytes, int], npt.NDArray[np.int64]] = {}
 
@@ -76,23 +83,30 @@ class PayeeAccounts:
         unsigned = account.unsigned + pending
         if unsigned > MOST_UNSIGNED:
             return _unsigned_text(account, pending)
-        owes = account.standing.owes + unsigned
+        doubted = self._doubted(account)
+        owes = account.standing.owes + unsigned + doubted
         if owes <= 0:
             return ""
-        lines = MOST_LINES * self._terms.credit_line
-        if self._debts - account.counted + owes > lines:
+        most = self._terms.credit_line
+        lines = MOST_LINES * most
+        if self._debts - account.counted + min(owes, most) > lines:
             return (
                 f"all callers together may owe {credits_text(lines)}, and do: serve this node, "
                 "or its owner settles (panal market settle)"
             )
-        need = owes - account.line - account.granted
+        line = account.line if not doubted else earned_line(account.standing.paid_to_us, most)
+        need = owes - line - account.granted
         if need > 0:
-            if account.line + account.granted + need > self._terms.credit_line or not self.pool.take(
-                need, account.subnet, now
-            ):
-                return self._owed_text(account, pending)
+            if line + account.granted + need > most or not self.pool.take(need, account.subnet, now):
+                return self._owed_text(account, pending, doubted)
             account.granted += need
         return ""
+
+    def _doubted(self, account: Account) -> int:
+        """What a peer has done for this node and was not paid for, if that does not count yet."""
+        standing = account.standing
+        credit = standing.provided - standing.paid_by_us - standing.forgiven_to_us
+        return credit if credit > 0 and not self.honours(account.peer) else 0
 
     def served(
         self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
@@ -116,11 +130,18 @@ class PayeeAccounts:
 
     # --- receipts ---
 
-    def fault_of_quote(self, account: Account, receipt: Receipt, now: float) -> str:
+    def fault_of_quote(self, account: Account, receipt: Receipt, credits: int, now: float) -> str:
         """Why the quote that a receipt names cannot have priced the work it covers; "" if it can.
 
         What was computed was counted by the quotes of its time: so the one it was paid by had to be valid
-        when the first of it was done, or has to be now."""
+        when the first of it was done, or has to be now. A receipt that covers all that is counted is taken
+        whatever it names: its payer may have been away for so long that the quote is forgotten.
+
+        Args:
+            credits: by which the receipt raises the total.
+        """
+        if rest_of(account.unsigned, credits) == 0:
+            return ""
         if self._quotes.valid(receipt.quote, account.since or now) or self._quotes.valid(receipt.quote, now):
             return ""
         return f"quote {receipt.quote} is over, or was never this server's: sign by one of its present advert"
@@ -142,7 +163,7 @@ class PayeeAccounts:
     def changed(self, account: Account) -> None:
         """What a peer owes, or has given, is another amount now."""
         account.line = earned_line(account.standing.received, self._terms.credit_line)
-        debt = max(0, account.owes)
+        debt = min(max(0, account.owes), account.line + account.granted)
         self._debts += debt - account.counted
         account.counted = debt
 
@@ -167,7 +188,12 @@ class PayeeAccounts:
         rest = max(0, self._terms.credit_line - account.line - account.granted)
         return account.line + account.granted + min(rest, self.pool.left(account.subnet))
 
-    def _owed_text(self, account: Account, pending: int) -> str:
+    def _owed_text(self, account: Account, pending: int, doubted: int) -> str:
+        if doubted:
+            return (
+                f"you have had {credits_text(max(0, account.owes + doubted))}{_with(pending)}; what you did "
+                "for this node counts once enough of your answers were run again and found right"
+            )
         limit = self.limit(account)
         return (
             f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe "

@@ -175,7 +175,7 @@ class _Worth:
         # More than all that income can be with every bonus, of a whole layer: need decides first.
         first = earned.max() * 4 * WHOLE * float(np.bincount(ground.layer).max())
 
-        drawn = _drawn(ground, view, means, draws, floor)
+        drawn = _drawn(ground, view, means, draws, over, floor)
         favour = 1 - 0.8 * draws.layers[ground.layer] - 0.2 * draws.groups[ground.group]  # above 0, at most 1
         near = (ground.by_layer(held * size) / ground.layer_size)[ground.layer]  # of its layer, held here
         liked = 1 - OWN_TASTE * (1 - favour)
@@ -186,18 +186,26 @@ class _Worth:
         alone = unit * (earned + need)
         mates = ground.by_groups(group * earned * size) / ground.group_size * GROUP
         key = np.maximum(alone, group * (mates[ground.group] + need))
-        whole = ground.by_layer(layer * (earned * WHOLE + need * (1 + BETWEEN_EQUALS / 2)) * size)
+        whole = ground.by_layer(layer * (earned * WHOLE + need) * size)
+        # Less than one unit that is needed: it only decides between equals.
+        whole += BETWEEN_EQUALS * ground.least_by_layer(layer * need * size)
         return cls(income, key, whole)
 
 
-def _drawn(ground: Ground, view: View, means: Means, draws: Draws, floor: int) -> tuple[Bools, Bools, Bools]:
-    """[n] each: drawn for as a unit, with its group, with its layer."""
+def _drawn(
+    ground: Ground, view: View, means: Means, draws: Draws, over: Floats, floor: int
+) -> tuple[Bools, Bools, Bools]:
+    """[n] each: drawn for as a unit, with its group, with its layer.
+
+    Args:
+        over: [n], how many times what this node's uplink can do for a unit would be asked of it, at least 1.
+    """
     asked = view.price * view.demand
     supply = float((view.replicas * ground.size).sum()) + means.memory
     total = float(asked.sum())
     # As many replicas as make income for each byte alike, at the swarm's memory.
     fair = asked / ground.size * (supply / total) if total > 0 else np.zeros(len(ground))
-    missing = np.maximum(np.maximum(fair, floor) - view.replicas, 0.0)
+    missing = np.maximum(np.maximum((fair - view.replicas) / over**2, floor - view.replicas), 0.0)
     rate = EAGER / (view.servers + 1)
     amount = missing * ground.size
     groups = ground.by_groups(amount) / ground.group_size

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,12 @@ class AuditBook:
         return [(peer, Strikes(count, until, at)) for peer, count, until, at in rows]
 
     def strike(self, peer_id: str, strikes: Strikes, evidence: Evidence) -> None:
-        """A peer was convicted: both are there, or neither is."""
-        with self._db:
+        """A peer was convicted: both are there, or neither is.
+
+        Raises:
+            LocalError: it cannot be written; the disk is full, say.
+        """
+        with self._written():
             self._db.execute(
                 "insert or replace into strikes values (?, ?, ?, ?)",
                 (peer_id, strikes.count, strikes.until, strikes.at),
@@ -127,10 +132,27 @@ class AuditBook:
         return [(peer, Dealings(answers, agreed, paid)) for peer, answers, agreed, paid in rows]
 
     def keep_dealings(self, dealings: Iterable[tuple[str, Dealings]]) -> None:
-        """Own experience, all of it."""
-        with self._db:
+        """Own experience, all of it.
+
+        Raises:
+            LocalError: it cannot be written.
+        """
+        with self._written():
             self._db.execute("delete from standing")
             self._db.executemany(
                 "insert into standing values (?, ?, ?, ?)",
                 [(peer, each.answers, each.agreed, each.paid) for peer, each in dealings],
             )
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """All of it or nothing."""
+        try:
+            with self._db:
+                yield
+        except sqlite3.IntegrityError:
+            raise  # not the disk's fault
+        except sqlite3.DatabaseError as error:
+            raise LocalError(
+                f"{self.path}: cannot be written: {error}; a restart forgets what was found out of peers"
+            ) from None

@@ -2,7 +2,8 @@
 
 First those that came out at zero and have been silent for so long that none of their receipts could be shown
 to us as news (ledger.FORGET_EPOCHS). Then those who owe us and have never given anything, the smallest debt
-first: what is lost is our claim. Never anybody whom we owe, or who has earned something.
+first, as far as it was lent: what is lost is our claim. To sign for more costs nothing, and must not push out
+who has had something. Never anybody whom we owe, or who has earned something.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def forgettable(accounts: Iterable[Account], now: float) -> str | None:
         if account.owes == 0 and not account.fault and account.last_epoch < epoch_of(now) - FORGET_EPOCHS:
             rank = (0, account.last_epoch, 0, account.peer)
         elif _only_consumed(account):
-            rank = (1, account.owes, account.last_epoch, account.peer)
+            rank = (1, account.counted, account.last_epoch, account.peer)
         else:
             continue
         if best is None or rank < best:

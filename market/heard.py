@@ -1,4 +1,4 @@
-"""What the other side of an account says, and what follows: steps of the books that begin with a message. Pure."""
+"""What the other side of an account says, and what follows from it: steps of the books. Pure."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ class Heard:
                 assert judgement.against is not None
                 return self._convicting(account, judgement.why, judgement.against, signed, now)
         if kind is Kind.WORK:
-            fault = self._payee.fault_of_quote(account, signed.receipt, now)
+            fault = self._payee.fault_of_quote(account, signed.receipt, judgement.credits, now)
             if fault:
                 return _refusing(account, Reason.QUOTE, fault, stream.full)
         room = self._registry.room(account, now)

@@ -122,11 +122,13 @@ class SqliteLedger:
             f"SELECT epoch, n, pairs, credits FROM receipt WHERE {_STREAM} AND is_full ORDER BY epoch DESC"
         )
         known = self._db.execute(select + " LIMIT 1", stream).fetchone()
-        if known is not None and (receipt.epoch, receipt.n) <= known[:2]:
-            return
         if not signed.full:
+            if known is not None and receipt.n <= known[1]:
+                return
             self._db.execute(f"DELETE FROM receipt WHERE {_STREAM} AND NOT is_full", stream)
             self._insert(stream, signed)
+            return
+        if known is not None and (receipt.epoch, receipt.n) <= known[:2]:
             return
         pairs, credits = receipt.pairs, receipt.credits
         if known is not None and known[0] == receipt.epoch:

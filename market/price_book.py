@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from routing.wire.quote import Quote
+from routing.wire.quote import MAX_PRICE, Quote
 
 Experts = npt.NDArray[np.integer[Any]]
 """Experts of some pairs, each within u16."""
@@ -20,15 +21,18 @@ class PriceBook:
 
     Attributes:
         quote: what it is made of; it must be free of faults (`quote_fault`), as those of adverts are.
+        most: by layer, the most that a pair is paid with, whatever is asked: a server may ask anything, and
+            more from one moment to the next. Layers that are not named have no bound.
     """
 
     quote: Quote
+    most: Mapping[int, int] = field(default_factory=dict)
     _layers: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(default_factory=dict)
     _means: dict[int, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, quote: Quote) -> PriceBook:
-        return cls(quote)
+    def of(cls, quote: Quote, most: Mapping[int, int] | None = None) -> PriceBook:
+        return cls(quote, most or {})
 
     @property
     def model_id(self) -> str:
@@ -58,8 +62,9 @@ class PriceBook:
         if mean is None:
             runs = list(self.quote.runs(layer))
             cells = sum(last + 1 - first for first, last, _ in runs)
-            total = sum((last + 1 - first) * price for first, last, price in runs)
-            mean = self._means[layer] = total / cells if cells else float(self.quote.other)
+            most = self.most.get(layer, MAX_PRICE)
+            total = sum((last + 1 - first) * min(price, most) for first, last, price in runs)
+            mean = self._means[layer] = total / cells if cells else float(min(self.quote.other, most))
         return mean
 
     def _of(self, layer: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -77,5 +82,6 @@ class PriceBook:
                 end = last + 1
             starts.append(end)
             prices.append(self.quote.other)
-            known = self._layers[layer] = (np.array(starts, np.int64), np.array(prices, np.int64))
+            bounded = np.minimum(np.array(prices, np.int64), self.most.get(layer, MAX_PRICE))
+            known = self._layers[layer] = (np.array(starts, np.int64), bounded)
         return known

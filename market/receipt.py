@@ -1,8 +1,7 @@
 """Receipts: what one node owes another for work, as both have signed it (docs/protocol.md, "Receipts").
 
 1. A receipt states totals of one (payer, payee, kind, epoch): they only grow, and so does its number `n` with
-   each that is signed. The highest stands for all before it: losing, repeating or reordering some changes
-   nothing.
+   each that is signed. The last stands for all before it: to lose, repeat or reorder some changes nothing.
 2. Work is signed by the payer, then by the payee; a settlement, which lowers a debt, by the creditor (the
    payee), then by the debtor. Who signs first is its *issuer*. Signed by both it is *full*, and counts.
 3. `previous` names the last full receipt of an earlier epoch. The second signer checks it against its own, so
@@ -36,7 +35,7 @@ MAX_TOTAL = 2**53
 thousand epochs of it add up within 63 bits."""
 
 MAX_N = 2**32 - 1
-"""Receipts in one stream of one epoch: a million a second."""
+"""Receipts in one stream: one a second for 130 years."""
 
 MAX_EPOCH = 2**32 - 1
 
@@ -57,8 +56,8 @@ FULL_BYTES = OFFERED_BYTES + SIGNATURE_BYTES
 
 
 def epoch_of(now: float) -> int:
-    """The epoch of a moment (unix seconds)."""
-    return int(now) // EPOCH_SECONDS
+    """The epoch of a moment (unix seconds), at least 1: a clock that was not set yet begins in 1970."""
+    return max(1, int(now) // EPOCH_SECONDS)
 
 
 class Kind(IntEnum):
@@ -84,7 +83,7 @@ class Receipt:
         kind: what they are.
         payer, payee: debtor and creditor.
         epoch: `epoch_of` the time of signing.
-        n: from 1, grows with each receipt that the issuer signs in this stream and epoch.
+        n: from 1, grows with each receipt that the issuer signs in this stream, over epochs too.
         previous: epoch and n of the stream's last full receipt of an earlier epoch; (0, 0) if there is none.
         pairs: computed in this epoch; 0 in a settlement.
         credits: µcr in this epoch, at least 1.

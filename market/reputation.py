@@ -128,6 +128,12 @@ class Reputation:
             heard += dealings * min(1.0, budget / self._vouched[issuer])
         return standing(own + HEARSAY * heard)
 
+    def is_proved(self, peer_id: str) -> bool:
+        """Whether what it answers counts in its favour: so much of it was found right, or at least so many
+        answers went by, that who always answers falsely would have been found out (market.audit)."""
+        known = self._known.get(peer_id)
+        return known is not None and self._own(known) - known.paid >= 1
+
     def together(self, peers: Iterable[str]) -> float:
         """What several weigh that say the same."""
         return sum(self.of(peer_id) for peer_id in set(peers))

@@ -111,6 +111,7 @@ class Issuing(_Stream):
     Attributes:
         pending: the last receipt signed and not countersigned yet; None: there is none.
         due_pairs, due_credits: to be signed for beyond `full`.
+        signed_pairs, signed_credits: of these what we have signed for: a full receipt covers nothing else.
     """
 
     def __init__(self, payer: PeerId, payee: PeerId, kind: Kind) -> None:
@@ -118,6 +119,8 @@ class Issuing(_Stream):
         self.pending: SignedReceipt | None = None
         self.due_pairs = 0
         self.due_credits = 0
+        self.signed_pairs = 0
+        self.signed_credits = 0
         self._model_id, self._quote = NO_MODEL, 0
 
     def add(self, pairs: int, credits: int, model_id: str = NO_MODEL, quote: int = 0) -> None:
@@ -132,10 +135,12 @@ class Issuing(_Stream):
             return None
         epoch = self._epoch(now)
         known = self.full.receipt if self.full is not None else None
-        n = pairs = credits = 0
+        # Numbers grow over epochs: a clock that jumps to and fro must not make us use one twice in an hour.
+        n = max(each.receipt.n if each is not None else 0 for each in (self.full, self.pending))
+        pairs = credits = 0
         previous = (0, 0)
         if known is not None and known.epoch == epoch:
-            n, pairs, credits, previous = known.n, known.pairs, known.credits, known.previous
+            pairs, credits, previous = known.pairs, known.credits, known.previous
         elif known is not None:
             previous = (known.epoch, known.n)
         pairs = min(pairs + self.due_pairs, MAX_TOTAL)
@@ -145,7 +150,6 @@ class Issuing(_Stream):
             said = (pending.previous, pending.pairs, pending.credits, pending.quote)
             if said == (previous, pairs, credits, self._quote):
                 return pending
-            n = max(n, pending.n)
         if n >= MAX_N or (known is not None and credits <= known.credits and known.epoch == epoch):
             return None  # this epoch is full: the rest goes into the next
         return Receipt(
@@ -156,6 +160,7 @@ class Issuing(_Stream):
     def proposed(self, signed: SignedReceipt) -> None:
         """A receipt from `next` is signed and written down: it may be sent."""
         self.pending = signed
+        self.signed_pairs, self.signed_credits = self._beyond_full(signed.receipt)
 
     def once_more(self, signed: SignedReceipt, now: float) -> Receipt | None:
         """What to sign, and write down together with a full receipt that is about to be taken, so that a
@@ -178,27 +183,34 @@ class Issuing(_Stream):
         if known is not None and _rests_on_less(receipt, known):
             self.pending = pending  # its number is used up; nothing was due any more, see `once_more`
             return
-        pairs, credits = receipt.pairs, receipt.credits
-        if known is not None and known.epoch == receipt.epoch:
-            pairs, credits = max(0, pairs - known.pairs), max(0, credits - known.credits)
-        self.pending = pending
-        self.add(pairs, credits, receipt.model_id, receipt.quote)
+        self.proposed(pending)
+        self.add(self.signed_pairs, self.signed_credits, receipt.model_id, receipt.quote)
 
     def take(self, signed: SignedReceipt) -> tuple[int, int]:
         """As `_Stream.take`; what it covers is no longer due."""
         pairs, credits = super().take(signed)
-        # What a crash has lost of our count, our own signature says: less than nothing is never due.
-        self.due_pairs = max(0, self.due_pairs - pairs)
-        self.due_credits = max(0, self.due_credits - credits)
+        # Our own signature may cover what a lost file has forgotten: that was not in what is due now.
+        covered_pairs, covered_credits = min(pairs, self.signed_pairs), min(credits, self.signed_credits)
+        self.due_pairs -= covered_pairs
+        self.signed_pairs -= covered_pairs
+        self.due_credits -= covered_credits
+        self.signed_credits -= covered_credits
         if self.pending is not None and self.full is not None:
             pending, known = self.pending.receipt, self.full.receipt
             if (pending.epoch, pending.n) <= (known.epoch, known.n):
                 self.pending = None
         return pairs, credits
 
+    def _beyond_full(self, receipt: Receipt) -> tuple[int, int]:
+        """Pairs and credits by which a receipt of ours would raise the totals."""
+        known = self.full.receipt if self.full is not None else None
+        if known is None or known.epoch != receipt.epoch:
+            return receipt.pairs, receipt.credits
+        return max(0, receipt.pairs - known.pairs), max(0, receipt.credits - known.credits)
+
     def _epoch(self, now: float) -> int:
-        """Never before an epoch that was signed for: a clock that is put back must not make us sign double.
-        A receipt from a clock far ahead nobody has taken (`Accepting.judge`): it does not bind."""
+        """Not before an epoch that was signed for, if the clock is put back a little. A receipt from a clock
+        that was far ahead nobody has taken (`Accepting.judge`): it does not bind."""
         epoch = epoch_of(now)
         if self.pending is not None and self.pending.receipt.epoch <= epoch_of(now) + 1:
             epoch = max(epoch, self.pending.receipt.epoch)

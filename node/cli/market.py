@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from importlib import import_module
-from importlib.util import find_spec
 
+from node.cli import market_advise, market_books, market_quotes, market_receipts
 from node.cli.arguments import Subparsers
 
 _HELP = """\
@@ -15,7 +14,7 @@ owes is worth what it computes in return, or what the two of you agree on.
 
 Amounts are in credits. A token of a model the size of Qwen3-30B-A3B costs about one."""
 
-_PARTS = ("market_books", "market_receipts", "market_quotes", "market_advise")
+_PARTS = (market_books, market_receipts, market_quotes, market_advise)
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -29,5 +28,4 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     verbs: Subparsers = group.add_subparsers(title="commands", metavar="COMMAND", required=True, dest="verb")
     for part in _PARTS:
-        if find_spec(f"node.cli.{part}") is not None:
-            import_module(f"node.cli.{part}").add(verbs)
+        part.add(verbs)

@@ -26,6 +26,7 @@ from node.config.settings import (
     resolve_path,
 )
 from node.config.shape import (
+    MAX_CAP_RATIO,
     BackboneTable,
     DeviceTable,
     HomeTable,
@@ -335,6 +336,11 @@ class _Check:
             raise ConfigError(
                 f"{self._file}: market.floor is {table.floor}, above market.cap, which is {table.cap}: "
                 "the floor is the least that a price falls to, the cap the most that it rises to"
+            )
+        if table.mode == "scarcity" and not 1 <= table.floor <= table.cap <= MAX_CAP_RATIO * table.floor:
+            raise ConfigError(
+                f"{self._file}: market.cap is {table.cap}, and market.floor {table.floor}: no price settles "
+                f"between them; the cap may be {MAX_CAP_RATIO:,} times the floor, which is at least 1"
             )
         return MarketConfig(
             mode=table.mode,

@@ -42,6 +42,7 @@ MAX_HTTP_HOSTS = 64  # names of one machine
 MAX_RELAY_COUNT = 65536  # reservations, circuits: each costs a connection's memory
 MAX_PROXIES = 64  # networks of one CDN
 MAX_PERCENT = 100_000  # of the base price: a thousand times; past it nobody buys
+MAX_CAP_RATIO = 1_024  # market.scarcity.MAX_RATIO, said without what that imports
 MAX_CREDITS = 1e9  # of a limit: in micro-credits it fits 64 bits with room
 MAX_SECOND_CREDITS = 1e6  # a second of waiting; past it "balanced" is "fast"
 

@@ -36,6 +36,7 @@ from node.decode.convictions import Conviction, Convictions
 from node.market.checkers import Checkers, Swarm
 from routing.dispatch.call import MoeCall
 from routing.dispatch.plan import HOME, ServerCall
+from routing.errors import LocalError
 from routing.wire.experts import ExpertsAnswer, ExpertsRequest
 from routing.wire.messages import encode_message
 
@@ -129,6 +130,7 @@ class Auditor:
         self._clean: dict[str, float] = {}  # when each gave its last answer that was checked and right
         self._under_way: list[str] = []  # whose answers are being checked
         self._nursery: trio.Nursery | None = None
+        self._cannot_write = ""
         self._changed = trio.Event()
 
     # --- on the path of answers ---
@@ -322,7 +324,7 @@ class Auditor:
             length=0.0 if worst is None else worst.length,
             reason=ruling.reason,
         )
-        await trio.to_thread.run_sync(self._book.strike, peer_id, strikes, evidence)
+        await self._write(self._book.strike, peer_id, strikes, evidence)
 
     # --- canaries ---
 
@@ -382,7 +384,18 @@ class Auditor:
     async def _keep(self) -> None:
         for peer_id, credits in self._dealt().items():
             self.reputation.paid(peer_id, credits)
-        await trio.to_thread.run_sync(self._book.keep_dealings, self.reputation.dealings())
+        await self._write(self._book.keep_dealings, self.reputation.dealings())
+
+    async def _write(self, write: Callable[..., None], *what: object) -> None:
+        """Keep it, if the disk takes it: what was found out holds in this process anyway."""
+        try:
+            await trio.to_thread.run_sync(write, *what)
+        except LocalError as error:
+            if str(error) != self._cannot_write:
+                log.error("%s", error)
+            self._cannot_write = str(error)
+        else:
+            self._cannot_write = ""
 
 
 def _barred_until(until: float) -> str:

@@ -16,8 +16,10 @@ from market.books import Books
 from market.credit_line import Terms
 from market.ledger_sqlite import SqliteLedger
 from market.market_wire import PROTOCOL_ID
+from market.price import percent_of
 from market.receipt import CREDIT
 from node.device.folder import NodeFolder
+from node.market.base_prices import base_prices
 from node.market.books_lock import books_lock
 from node.market.neighbourhood import neighbourhood_of
 from node.market.priced import PricedCalls
@@ -88,7 +90,8 @@ class MarketPart:
         self._live: LiveBackbone | None = None
         self._unheard: deque[tuple[str, _Pairs]] = deque(maxlen=MOST_UNHEARD)
         self._prices = OwnPrices()
-        self._quoted = Quoted(self._advert)
+        self._most: dict[bytes, dict[int, int]] = {}  # by model and layer, what a pair is paid with
+        self._quoted = Quoted(self._advert, lambda model_id: self._most.get(model_id, {}))
         self.ledger = ledger
         self.books = Books(
             identity, Terms(market.credit_line, market.newcomers), self._prices, ledger.load(time.time())
@@ -165,6 +168,10 @@ class MarketPart:
     async def attached(self, live: LiveBackbone) -> AsyncIterator[None]:
         """Price, weigh and audit a backbone's answers meanwhile."""
         self._live = live
+        bases, cap = base_prices(live.backbone.stored.manifest), self._config.market.cap
+        self._most[bytes.fromhex(live.backbone.stored.model_id)] = {
+            layer: percent_of(base, cap) for layer, base in bases.items()
+        }  # whatever a server asks, and from one moment to the next
         self._weigh(live)
         async with self._audited(live) as watch:
 
@@ -200,15 +207,17 @@ class MarketPart:
             live, self._folder, self._config.market, paid=self._paid_for_audit, dealt=self._dealt
         ) as auditor:
             self.auditor = auditor
+            self.books.payee.honours = auditor.reputation.is_proved  # and later on, by what was known then
             try:
                 yield auditor.watch
             finally:
                 self.auditor = None
 
     def _dealt(self) -> dict[str, float]:
-        """Credits that each peer has earned by work for this node, or has paid it."""
+        """Credits that each peer has earned by work for this node, or has paid it. What it has consumed it only
+        signs for, and could sign for anything."""
         balances = self.books.balances()
-        return {each.peer: (each.consumed + each.paid_to_us) / CREDIT for each in balances}
+        return {each.peer: (each.provided + each.paid_to_us) / CREDIT for each in balances}
 
     def _pay(self, peer_id: str, pairs: _Pairs | None) -> int:
         """Owe a peer for an answer; the micro-credits."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from market.quotes import PriceBook
@@ -29,15 +29,21 @@ class Quoted:
 
     Args:
         advert: the newest of a peer; None if there is none.
+        most: of a model, the most that a pair is paid with, by layer.
     """
 
-    def __init__(self, advert: Callable[[str], Advert | None]) -> None:
+    def __init__(
+        self,
+        advert: Callable[[str], Advert | None],
+        most: Callable[[bytes], Mapping[int, int]] = lambda model_id: {},
+    ) -> None:
         self._advert = advert
+        self._most = most
         self._books: OrderedDict[str, dict[bytes, PriceBook | None]] = OrderedDict()
 
     def heard(self, offer: Offer) -> bool:
-        """The table of adverts has changed; whether a peer asks something else now, as far as anybody wanted to
-        know."""
+        """The table of adverts has changed; whether a peer asks something else now, as far as that was looked
+        up."""
         known = self._books.get(offer.peer_id)
         if offer.advert is None or offer.advert.leaving:
             return False
@@ -51,7 +57,7 @@ class Quoted:
                 known[model_id] = None
             elif book is None or book.number != quote.number:
                 has_changed = True
-                known[model_id] = PriceBook.of(quote)
+                known[model_id] = PriceBook.of(quote, self._most(model_id))
         return has_changed
 
     def book(self, peer_id: str, model_id: bytes) -> PriceBook | Unheard | None:
@@ -69,13 +75,13 @@ class Quoted:
         else:
             self._books.move_to_end(peer_id)
         quote = advert.quote(model_id.hex())
-        book = known[model_id] = None if quote is None else PriceBook.of(quote)
+        book = known[model_id] = None if quote is None else PriceBook.of(quote, self._most(model_id))
         return book
 
     def mean(self, peer_id: str, model_id: bytes, layer: int) -> float:
         """Micro-credits that a pair of a layer costs there on the average; 0 if it is free.
 
-        Who has not said yet what it asks counts as the dearest, not as free: else newcomers would get the work.
+        Who has not said yet what it asks counts as the dearest, not as free: else it would get the work.
         """
         book = self.book(peer_id, model_id)
         if isinstance(book, PriceBook):

@@ -70,6 +70,10 @@ ASKED_PER_MINUTE_FROM_ONE_PLACE = 600
 """The same of all peers at one address: each costs two signatures and a write, 0.5 ms; identities cost
 nothing. Who comes from elsewhere is not kept from settling."""
 
+MOST_ASKERS = 8_192
+"""Peers, and places, counted at once; 1 MB. Handshakes of that many a minute are far more than the plane takes
+from few places."""
+
 MOST_IN_A_ROW = 8
 """Messages to a peer in one go: a receipt for an epoch or two, a settlement, what was adopted."""
 
@@ -101,8 +105,8 @@ class Settler:
         self._answered: dict[str, float] = {}  # peers that were owed something since their last receipt
         self._inbound: Counter[str] = Counter()
         self._pauses = Backoff(FIRST_PAUSE, LAST_PAUSE, FORGIVEN)
-        self._rate = Rate(ASKED_PER_MINUTE, MINUTE)
-        self._places = Rate(ASKED_PER_MINUTE_FROM_ONE_PLACE, MINUTE)
+        self._rate = Rate(ASKED_PER_MINUTE, MINUTE, max_keys=MOST_ASKERS)
+        self._places = Rate(ASKED_PER_MINUTE_FROM_ONE_PLACE, MINUTE, max_keys=MOST_ASKERS)
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._cannot_write = ""
@@ -260,7 +264,8 @@ class Settler:
         if self._inbound[peer_id] >= STREAMS_PER_PEER:
             raise PeerError(f"{peer_id} settles in {STREAMS_PER_PEER} streams already", peer=peer_id)
         place = _place_of(stream.connection)
-        if not self._rate.allows(peer_id, now) or not self._places.allows(place, now):
+        # Places first: a flood of identities from one must not fill the table of peers.
+        if not self._places.allows(place, now) or not self._rate.allows(peer_id, now):
             raise PeerError(f"{peer_id} settles more often than is of use", peer=peer_id)
         self._inbound[peer_id] += 1
         try:

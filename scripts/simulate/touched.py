@@ -11,10 +11,10 @@ from routing.dispatch.holders import Holder
 from scripts.simulate.world import BoolArray, Draws, FloatArray, IntArray, generator
 
 BACKBONES = 4
-"""Backbones that are looked at; each has its own distance to each server."""
+"""Backbones that are looked at in each layer; each has its own distance to each server."""
 
-TOKENS = 8
-"""Of each backbone in each layer."""
+CALLS = 1_536
+"""Tokens times layers that are looked at: 8 tokens of each backbone in each of 48 layers."""
 
 MEDIAN_TRIP, TRIP_SPREAD = 0.03, 0.5
 """Seconds there and back between two homes, and the standard deviation of its logarithm."""
@@ -35,12 +35,13 @@ def servers_touched(
     there = np.flatnonzero(live)
     experts = held.shape[1] // layers
     rng = generator(seed, Draws.TOKENS, period)
-    trips = np.exp(rng.normal(np.log(MEDIAN_TRIP), TRIP_SPREAD, (BACKBONES, len(there))))
     asked = calls = 0
+    each = max(1, CALLS // (BACKBONES * layers))
     for layer in range(layers):
+        trips = np.exp(rng.normal(np.log(MEDIAN_TRIP), TRIP_SPREAD, (BACKBONES, len(there))))
         part = held[there, layer * experts : (layer + 1) * experts]
         bits = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(part, axis=1, bitorder="little")]
-        tokens = tokens_of(layer, BACKBONES * TOKENS, period)
+        tokens = tokens_of(layer, BACKBONES * each, period)
         for backbone in range(BACKBONES):
             costs = trips[backbone] + wait[there]
             holders = [
@@ -48,7 +49,7 @@ def servers_touched(
                 for i in np.argsort(costs, kind="stable")
                 if bits[i]
             ]
-            for token in tokens[backbone * TOKENS : (backbone + 1) * TOKENS]:
+            for token in tokens[backbone * each : (backbone + 1) * each]:
                 needed = sum(1 << int(expert) for expert in token)
                 asked += len(Choice(holders, needed, None).best())
                 calls += 1

@@ -104,7 +104,7 @@ def advise(swarm: Swarm, *flags: str) -> dict[str, Any]:
         done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=ENOUGH, check=False)
         assert done.returncode == 0, done.stderr
         told.update(json.loads(done.stdout))
-        return told["servers"] == 1
+        return bool(told["servers"] == 1)
 
     wait_until(hears_a, ENOUGH, "the command to hear a")
     return told

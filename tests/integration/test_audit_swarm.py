@@ -44,7 +44,7 @@ Parts = Callable[..., ModelParts]
 
 PROMPT = "def read_config(path):\n    with open(path) as file:\n"
 TOKENS = 16
-SHARE = 0.3  # of a few hundred calls, so that a short test sees enough of them
+SHARE = 1.0  # of so few calls, so that whoever was asked what is no matter of luck
 
 
 @pytest.fixture(autouse=True)
@@ -154,11 +154,12 @@ def test_a_liar_is_found_and_the_answer_is_right(
             audited(model, [low, high, liar], tmp_path, by_home=True) as swarm,
         ):
             name = str(liar.identity.peer_id)
-            assert await swarm.answer() == expected
+            while not swarm.quarantined():  # a busy machine may ask others first
+                assert await swarm.answer() == expected
             assert swarm.quarantined() == {name}
             assert name not in swarm.live.table.peers()
-            assert [each.finish for each in swarm.ended] == ["failed", "length"]
-            assert name in swarm.ended[0].error
+            assert swarm.ended[-1].finish == "length"
+            assert all(each.finish == "length" or name in each.error for each in swarm.ended)
             found = swarm.book.evidence()[0]
             assert found.peer_id == name and found.answer != found.other_answer
             assert await swarm.answer(held=False) == expected, "nobody asks it any more"

@@ -1,0 +1,93 @@
+"""`panal market advise`: what it takes and how it tells."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from node.cli import market_advise
+from node.cli.frame import run_command
+from node.market.advice_report import AdviceReport, LayerAdvice
+
+
+def test_rates_as_people_write_them() -> None:
+    assert market_advise._uplink("20Mbit") == 20e6
+    assert market_advise._uplink("1.5 Gbit/s") == 1.5e9
+    assert market_advise._uplink(" 500kbit ") == 5e5
+    for text in ("", "20", "0Mbit", "fast", "20MB", "-3Mbit", "9999999Gbit", "2e3kbit"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no rate"):
+            market_advise._uplink(text)
+
+
+def report(**fields: object) -> AdviceReport:
+    base: dict[str, object] = {
+        "model_id": "ab" * 32,
+        "memory": 8 << 20,
+        "n_bytes": 7 << 20,
+        "uplink": None,
+        "servers": 5,
+        "tokens_a_day": 1e6,
+        "is_measured": False,
+        "hold": {"0-1": "0-31"},
+        "take": {"1": "0-31"},
+        "give": {"4": "0-7"},
+        "lacking": 12,
+        "uncovered": 3,
+        "scarce": {"7": "3"},
+        "income": 12_500_000,
+        "income_now": 9_000_000,
+        "layers": (
+            LayerAdvice(0, 32, 32, 32, {"the whole layer here saves messages": 32}, 4.25, 6_000_000),
+            LayerAdvice(1, 0, 0, 32, {}, 3, 0),
+            LayerAdvice(4, 0, 8, 32, {}, 9, 0),
+        ),
+    }
+    return AdviceReport(**(base | fields))  # type: ignore[arg-type]
+
+
+def test_a_report_for_people() -> None:
+    lines = market_advise.told(report()).splitlines()
+    assert lines[:3] == [
+        "model      abababababab, by 5 other servers",
+        "hold       layers 0-1: experts 0-31: 7 MiB of 8 MiB",
+        "now        take layers 1: experts 0-31",
+    ]
+    assert "give up layers 4: experts 0-7" in lines[3]
+    assert lines[4] == "income     12.50 credits a day, 9.00 by what is held now"
+    assert "an assumption: this node has served none" in lines[5]
+    assert "12 cells with fewer than three other holders, 3 with none" in lines[6]
+    assert [line.split()[0] for line in lines[8:]] == ["layer", "0", "4"], (
+        "layers of which there is nothing say none"
+    )
+
+
+def test_a_report_where_all_is_well() -> None:
+    text = market_advise.told(report(take={}, give={}, lacking=0, uncovered=0, is_measured=True))
+    assert "nothing to take" in text and "scarce     nothing" in text and "assumption" not in text
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "says"),
+    [
+        ("", [], "give MODEL"),
+        ("", ["abcdef01"], "give --memory"),
+        ("", ["abcdef01", "--memory", "1GiB"], "no such model"),
+        ('[[serve]]\nmodel = "abcdef01"\n', [], "give --memory"),
+        ("", ["--memory", "much"], "no amount of memory"),
+        ("", ["--uplink", "fast"], "no rate"),
+    ],
+)
+def test_what_was_not_said_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, flags: list[str], says: str
+) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text(f'store = "store"\nidentity = "identity.key"\n{lines}', encoding="utf-8")
+    try:
+        code = run_command(["market", "advise", "-c", str(config), *flags])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    told = capsys.readouterr()
+    assert code == 2 and not told.out
+    assert says in told.err and len(told.err.splitlines()) == 1
