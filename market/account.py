@@ -35,7 +35,8 @@ class Account:
         granted: what it may owe beyond, by the newcomers' pool; `granted_written` of it is on the disk.
         subnet: where it was last; "" if unknown.
         unsigned, unsigned_pairs: computed for it and not covered by a receipt yet.
-        since: when the first of it was computed.
+        since: when the first of it was computed, or the last receipt came.
+        given_up: of what was computed by this process nobody will sign for.
         pairs: the same by model id, layer and expert.
         counted: what it adds to the sum of all debts.
         offered_at: when we last sent it a receipt.
@@ -57,6 +58,7 @@ class Account:
     unsigned: int = 0
     unsigned_pairs: int = 0
     since: float = 0.0
+    given_up: int = 0
     pairs: dict[tuple[bytes, int], npt.NDArray[np.int64]] = field(default_factory=dict)
     counted: int = 0
     offered_at: float = 0.0

@@ -5,6 +5,8 @@
 2. Any receipt that says more than the last is countersigned: more is better than nothing. If it says less
    than we count by our cheapest quotes, the rest stays unsigned, but for SLACK of what was signed. So who
    pays less than it got is served until MOST_UNSIGNED has come together, and then refused with both counts.
+   Who has lost its count in a crash is let in again: after GIVE_UP_SECONDS the rest is given up, as far as
+   the newcomers' pool goes, so that nobody can live on it.
 3. A debt counts among all debts as far as it can have been taken on credit: whoever signs for more than it
    got keeps nobody else out.
 4. Demand, by which prices are made, is what was counted *and* covered by receipts: signing for work that was
@@ -31,6 +33,10 @@ there for the exchange. It is what a peer can take at most by not signing, and a
 SLACK = 50
 """What a receipt may leave out is one in so many of its credits: answers to calls that were asked twice
 because they were late, or cancelled, and did not arrive."""
+
+GIVE_UP_SECONDS = 600.0
+"""Since the last receipt, after which a rest that keeps a peer out is given up: honest payers offer again
+every ten seconds."""
 
 
 class QuotesPort(Protocol):
@@ -65,6 +71,7 @@ class PayeeAccounts:
         self._terms = terms
         self.pool = pool
         self.honours: Callable[[str], bool] = lambda peer: True
+        self._now = 0.0
         self._debts = 0
         self._demand: dict[tuple[bytes, int], npt.NDArray[np.int64]] = {}
 
@@ -77,12 +84,15 @@ class PayeeAccounts:
             pending: µcr of its calls under way, the one in question included, by the cheapest quotes.
             now: unix seconds.
         """
+        self._now = now
         account = self._account(peer)
         if account.fault:
             return f"no work for who signs double: {account.fault}"
         unsigned = account.unsigned + pending
         if unsigned > MOST_UNSIGNED:
-            return _unsigned_text(account, pending)
+            if not self._given_up(account, now) or account.unsigned + pending > MOST_UNSIGNED:
+                return _unsigned_text(account, pending)
+            unsigned = account.unsigned + pending
         doubted = self._doubted(account)
         owes = account.standing.owes + unsigned + doubted
         if owes <= 0:
@@ -172,6 +182,14 @@ class PayeeAccounts:
         self._debts -= account.counted
         account.counted = 0
 
+    def write_off(self, account: Account, credits: int) -> None:
+        """Give up so much of what a peer has not signed for (µcr)."""
+        if credits:
+            account.unsigned -= credits
+            if not account.unsigned:
+                account.pairs, account.unsigned_pairs, account.since = {}, 0, 0.0
+            self.changed(account)
+
     # --- for others ---
 
     def met(self, peer: str, subnet: str) -> None:
@@ -184,9 +202,22 @@ class PayeeAccounts:
         return taken
 
     def limit(self, account: Account) -> int:
-        """µcr that a peer may owe, with what the pool would still grant it."""
+        """µcr that a peer may owe, with what the pool would still grant it, when somebody called last."""
         rest = max(0, self._terms.credit_line - account.line - account.granted)
-        return account.line + account.granted + min(rest, self.pool.left(account.subnet))
+        return account.line + account.granted + min(rest, self.pool.left(account.subnet, self._now))
+
+    def _given_up(self, account: Account, now: float) -> bool:
+        """Give up what a peer that has signed before does not sign for, as far as the pool goes; whether that
+        was anything."""
+        credits = min(account.unsigned, self.pool.left(account.subnet, now))
+        is_old = now - account.since > GIVE_UP_SECONDS and account.standing.consumed > 0
+        if not is_old or credits <= 0 or not self.pool.take(credits, account.subnet, now):
+            return False
+        account.unsigned -= credits
+        account.given_up += credits
+        account.since = now
+        self.changed(account)
+        return True
 
     def _owed_text(self, account: Account, pending: int, doubted: int) -> str:
         if doubted:
@@ -195,10 +226,14 @@ class PayeeAccounts:
                 "for this node counts once enough of your answers were run again and found right"
             )
         limit = self.limit(account)
-        return (
-            f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe "
-            f"{credits_text(limit)}: serve this node as much, or its owner settles (panal market settle)"
+        owes = (
+            f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe {credits_text(limit)}"
         )
+        if not account.is_signed and account.unsigned:
+            return f'{owes}, and sign nothing: set [market] mode = "fixed" to pay; its owner may forgive the rest'
+        if account.owes <= 0 and self.pool.left(account.subnet) < pending:
+            return f"{owes}: today's credit for newcomers is used up; it begins anew at midnight UTC"
+        return f"{owes}: serve this node as much, or its owner settles (panal market settle)"
 
 
 def rest_of(unsigned: int, credits: int) -> int:

@@ -85,7 +85,8 @@ class Books:
 
     def settle(self, peer: str, credits: int, kind: Kind, now: float) -> Step:
         """Sign off a peer's debt, as paid in some other way or given up. Until it has countersigned, the debt
-        stands; `offer` shows it the receipt.
+        stands; `offer` shows it the receipt. What it has not signed for can be given up, too: it is no longer
+        counted, and nobody is told.
 
         Raises:
             LocalError: it does not owe as much.
@@ -93,12 +94,17 @@ class Books:
         account = self.account(peer)
         stream = account.issuing(False, kind)
         waiting = sum(each.due_credits for (we_pay, _), each in account.issues.items() if not we_pay)
-        owed = account.standing.owes - waiting
-        if not 0 < credits <= owed:
+        owed = max(0, account.standing.owes - waiting)
+        unsigned = min(max(0, credits - owed), account.unsigned) if kind is Kind.FORGIVEN else 0
+        credits -= unsigned
+        if not 0 < credits + unsigned or credits > owed:
+            more = f", and has not signed for {credits_text(account.unsigned)}" if account.unsigned else ""
             raise LocalError(
-                f"{credits_text(credits)} cannot be settled: {peer} owes {credits_text(max(0, owed))} "
-                "by receipts that are not settled yet"
+                f"{credits_text(credits + unsigned)} cannot be settled: {peer} owes {credits_text(owed)} "
+                f"by receipts that are not settled yet{more}"
             )
+        if not credits:
+            return Step(commit=lambda: self.payee.write_off(account, unsigned))
         stream.due_credits += credits  # `next` signs for all that is due
         receipt = stream.next(now)
         stream.due_credits -= credits
@@ -110,6 +116,7 @@ class Books:
             stream.add(0, credits)
             step.commit()
             self.payer.opened(peer)
+            self.payee.write_off(account, unsigned)
 
         return Step(step.write, step.message, commit=commit)
 

@@ -78,14 +78,14 @@ class NewcomerPool:
         Args:
             subnet: where the peer is; "" if that is not known: then no share of a subnet limits it.
         """
-        self._turn(int(now) // SECONDS_A_DAY)
-        if credits > self.left(subnet):
+        if credits > self.left(subnet, now):
             return False
         self._count(subnet, credits)
         return True
 
-    def left(self, subnet: str) -> int:
-        """µcr that a peer of this subnet could still draw, as of the last `take`."""
+    def left(self, subnet: str, now: float) -> int:
+        """µcr that a peer of this subnet could still draw on this day."""
+        self._turn(int(now) // SECONDS_A_DAY)
         rest = self._per_day - self._total
         if subnet:
             rest = min(rest, self._per_day // SUBNET_SHARE - self._drawn.get(self._key(subnet), 0))

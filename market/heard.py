@@ -163,6 +163,9 @@ class Heard:
             case Judged.DOUBLE:
                 assert judgement.against is not None
                 return self._convicting(account, judgement.why, judgement.against, signed, now)
+        if we_pay and judgement.credits > account.standing.unsettled:
+            why = "no receipt is known here for what it settles: show the last one of that work"
+            return _refusing(account, Reason.BEHIND, why, stream.full)
         if kind is Kind.WORK:
             fault = self._payee.fault_of_quote(account, signed.receipt, judgement.credits, now)
             if fault:

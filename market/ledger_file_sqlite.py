@@ -21,6 +21,16 @@ from routing.errors import LocalError
 BUSY_SECONDS = 5.0
 """How long to wait for another process that has the file open: a reader's checkpoint takes less."""
 
+_ELSEWHERE = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
 APPLICATION_ID = 0x50_4C_45_44  # "PLED"
 SCHEMA_VERSION = 1
 
@@ -87,7 +97,7 @@ def open_for_writing(path: Path) -> tuple[sqlite3.Connection, bytes]:
             db.close()
             raise
     except (sqlite3.Error, ValueError) as error:
-        raise _unusable(path, str(error)) from None
+        raise _refused(path, error) from None
     return db, mark
 
 
@@ -112,8 +122,16 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
             db.close()
             raise
     except (sqlite3.Error, ValueError) as error:
-        raise _unusable(path, str(error)) from None
+        raise _refused(path, error) from None
     return db
+
+
+def _refused(path: Path, error: Exception) -> LocalError:
+    """What the disk, or another process, does not let happen is no fault of the file's."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more of the same
+    if code in _ELSEWHERE:
+        return LocalError(f"{path} can't be opened ({error}): check the disk; what is in it stays as it is")
+    return _unusable(path, str(error))
 
 
 def _unusable(path: Path, fault: str) -> LocalError:

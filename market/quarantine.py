@@ -45,6 +45,11 @@ class Strikes:
     until: float
     at: float
 
+    def holds(self, now: float) -> bool:
+        """Whether it is not to be asked. What ends later than any quarantine does is of a clock that was
+        ahead: nobody is kept out for years by that."""
+        return 0 < self.until - now <= LAST_QUARANTINE
+
 
 class Quarantine:
     """All that stands against peers.
@@ -62,7 +67,7 @@ class Quarantine:
         Answers from before the quarantine that come to light during it count as one with the first.
         """
         known = self.of(peer_id, now)
-        if known is not None and now < known.until:
+        if known is not None and known.holds(now):
             return known
         count = min((known.count if known is not None else 0) + 1, MAX_STRIKES)
         seconds = min(FIRST_QUARANTINE * 2.0 ** (count - 1), LAST_QUARANTINE)
@@ -84,11 +89,11 @@ class Quarantine:
     def holds(self, peer_id: str, now: float) -> bool:
         """Whether it is not to be asked."""
         known = self._strikes.get(peer_id)
-        return known is not None and now < known.until
+        return known is not None and known.holds(now)
 
     def barred(self, now: float) -> dict[str, float]:
         """Everybody who is not to be asked, with the unix time at which that ends."""
-        return {peer: known.until for peer, known in self._strikes.items() if now < known.until}
+        return {peer: known.until for peer, known in self._strikes.items() if known.holds(now)}
 
     def all(self, now: float) -> dict[str, Strikes]:
         """Everybody against whom something stands."""

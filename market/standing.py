@@ -46,6 +46,12 @@ class Standing:
         """What it has given us: work, and payments. What was forgiven is no gift of its."""
         return self.provided + self.paid_to_us
 
+    @property
+    def unsettled(self) -> int:
+        """What it did for us, or overpaid, and no settlement has covered yet: the most that it can sign off.
+        Who could sign off more would have an account here for nothing."""
+        return self.provided + self.paid_to_us + self.forgiven_by_us - self.paid_by_us - self.forgiven_to_us
+
     def add(self, we_pay: bool, kind: Kind, credits: int) -> None:
         """A full receipt has raised a stream's total."""
         match (we_pay, kind):

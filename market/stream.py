@@ -43,6 +43,11 @@ ADOPT_EPOCHS = 31 * 24
 zero, and keep the other half."""
 
 
+MAX_SUM = 2**62
+"""Pairs, or µcr, of all epochs together: a file's integers have 63 bits. Who signs each hour for as much as a
+receipt can say gets there in three weeks."""
+
+
 class _Stream:
     """What both sides keep.
 
@@ -267,11 +272,18 @@ class Accepting(_Stream):
             return Judgement(Judged.AGAIN)
         if full is not None and (offered.epoch, offered.n) < (full.epoch, full.n):
             return Judgement(Judged.BEHIND, f"number {full.n} of epoch {full.epoch} is signed already")
-        if offered.epoch > epoch_of(now + CLOCK_SKEW):
+        is_known = (
+            full is not None and offered.epoch == full.epoch
+        )  # also if clocks were ahead, and are not now
+        if offered.epoch > epoch_of(now + CLOCK_SKEW) and not is_known:
             return Judgement(Judged.CLOSED, f"epoch {offered.epoch} has not begun here: check the clocks")
         if now > (offered.epoch + 1) * EPOCH_SECONDS + GRACE:
             return Judgement(Judged.CLOSED, f"epoch {offered.epoch} is over here: sign for the present one")
         pairs, credits = offered.pairs, offered.credits
+        if max(self.total_pairs + pairs, self.total_credits + credits) > MAX_SUM:
+            return Judgement(
+                Judged.CLOSED, "this account is full: no two nodes have done so much for each other"
+            )
         if full is None:
             return Judgement(Judged.NEW, "", pairs, credits)
         if full.epoch == offered.epoch:

@@ -18,8 +18,8 @@ text, the pinned build (AVX2) against the same kernels built for SSE4.2 and for 
     Q4_K in place of Q8_0                  median 1.4e-3 to 1.8e-3, the least 2.7e-4
     the answer to another row              median 0.9
 
-What the pinned build alone can show (its repacked kernels, a lower precision) is in
-tests/integration/test_audit_kernels.py.
+`scripts/measure_verdicts` measures it. What the pinned build alone can show (its repacked kernels, a lower
+precision) is in tests/integration/test_audit_kernels.py.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def compare(one: Float32Array, other: Float32Array, codec: Codec, *, same_bytes:
         return Comparison(Verdict.FAR, False, 2.0, float("inf"))
     if np.array_equal(one.view(np.uint32), other.view(np.uint32)):
         return Comparison(Verdict.SAME, True, 0.0, 0.0)
-    cosine, length = _distances(one, other, codec)
+    cosine, length = distances(one, other, codec)
     worst = float(cosine.max()), float(length.max())
     limit = OFF_COSINE_INT8 if codec is Codec.INT8 else OFF_COSINE
     if worst[0] > FAR_COSINE or worst[1] > FAR_LENGTH:
@@ -101,7 +101,7 @@ def compare(one: Float32Array, other: Float32Array, codec: Codec, *, same_bytes:
     return Comparison(verdict, False, *worst)
 
 
-def _distances(
+def distances(
     one: Float32Array, other: Float32Array, codec: Codec
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """1 - cosine and |length ratio - 1| of each row. A row of zeros where the other has none is at 1."""

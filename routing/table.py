@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from routing.dispatch.choice import clear
 from routing.dispatch.holders import HOME, Holder, LayerHolders, Slack
 from routing.latency import Cost
-from routing.tariff import Tariff, noticed
+from routing.tariff import Tariff, noticed, surcharges
 from routing.wire.holdings import Holdings
 
 REFERENCE_PAIRS = 4
@@ -222,6 +224,8 @@ class HolderTable:
         tariff, asked = self._tariff, self._asked.get(key[0], {}) if key[1] == 0 else {}
         unit = 0.0 if tariff is None else tariff.per_unit(asked)
         dearest = max(asked.values(), default=0.0)
+        told = np.array(list(asked.values()), np.float64)
+        dearer = dict(zip(asked, surcharges(told).tolist(), strict=True))
         for peer_id, peer in sorted(self._peers.items()):
             held = self._held(peer, key)
             if not held:
@@ -230,7 +234,8 @@ class HolderTable:
             if peer.connected and not peer.unusable and not barred:
                 cost = costs.get(peer_id, unknown)
                 price = unit * asked.get(peer_id, dearest) if unit else 0.0
-                holder = Holder(peer_id, held, cost.seconds, cost.per_pair, price)
+                seconds = cost.seconds + dearer.get(peer_id, 0.0)
+                holder = Holder(peer_id, held, seconds, cost.per_pair, price)
                 (reserve if peer_id in doubted else holders).append(holder)
             else:
                 formerly[peer_id] = (held, barred or peer.unusable or peer.reason)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from routing.dispatch.holders import Slack
 
 PRICE_STEP = 0.1
@@ -41,6 +44,35 @@ class Tariff:
             return self.seconds
         least = min((price for price in asked.values() if price > 0), default=0.0)
         return self.seconds / least if least else 0.0
+
+
+DEARER_SECONDS = 0.03
+"""Of waiting that asking twice as much counts as, whatever is preferred. Homes of a country differ by as much
+in distance: a server that asked more than it needs to would lose more calls than it gains in price. In the
+simulated market those who ask four times the price, or make their cells dear by dealing with themselves, then
+earn less than honest ones (scripts/simulate_market --attacks); without it they earned two to eight times as
+much."""
+
+COMPETITORS = 5
+"""Quotes of a layer from which on there is something to compare with. Of two servers the near one may be
+dear."""
+
+TEASER = 4.0
+"""A quote is not compared with one of less than the median over this: one lone cheap quote makes not all
+others dear."""
+
+
+def surcharges(asked: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Seconds by which each of a layer's servers is taken to be slower, for asking more than the others.
+
+    Args:
+        asked: for a pair; 0 where nothing is asked, which is never dear.
+    """
+    priced = asked[asked > 0]
+    if len(priced) < COMPETITORS:
+        return np.zeros(len(asked))
+    least = max(float(priced.min()), float(np.median(priced)) / TEASER)
+    return DEARER_SECONDS * np.log2(np.maximum(asked, least) / least)
 
 
 def noticed(asked: float, before: float | None) -> float:

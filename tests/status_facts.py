@@ -143,7 +143,7 @@ def status(**fields: Any) -> facts.Status:
             5_000_000,
             None,
             [facts.Asking(MODEL, 1_800_000_000_123, AT + 1200, 28, 120, 154.3, 310)],
-            [facts.Credit(attic, 2_500_000, 31_200, 0, 200_000_000, "", "")],
+            [facts.Credit(attic, 2_500_000, 31_200, 0, 200_000_000, "", "", "", "")],
             0,
         ),
         "warnings": [

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from routing.identity import Identity
+from tests.ready_panal import popen, run_panal
 
 PANAL = [sys.executable, "-P", "-m", "node.cli.main"]
 
@@ -101,7 +102,7 @@ class NodeProcess:
     """
 
     home: Home
-    launch: Launch = subprocess.Popen
+    launch: Launch = popen
     events: list[dict[str, Any]] = field(default_factory=list)
     table: dict[str, int] = field(default_factory=dict)
 
@@ -286,9 +287,11 @@ def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None
 
 
 def generate(
-    config: Path, *, tokens: int = 6, run: Callable[..., Any] = subprocess.run
+    config: Path, *, tokens: int = 6, run: Callable[..., Any] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`panal generate --json`."""
+    """`panal generate --json`, here or by what runs a command on a host of the lab."""
+    if run is None:
+        return run_panal("generate", "-c", config, "-p", "import os\n", "-n", tokens, "--json")
     done: subprocess.CompletedProcess[str] = run(
         [*PANAL, "generate", "-c", str(config), "-p", "import os\n", "-n", str(tokens), "--json"],
         stdin=subprocess.DEVNULL,

@@ -54,19 +54,34 @@ class TripsBench:
     tokens: int
     sampling: SamplingSettings
 
-    async def run(self, config: NodeConfig, progress: Progress) -> list[TripsRow]:
-        """All rows, the plain one first.
+    def check(self) -> None:
+        """What can be told before anything is opened.
 
         Raises:
-            LocalError: a share or a guesser that is none, a text too short, cells that are not here.
-            NotCovered: experts that nobody holds.
+            LocalError: a share or a guesser that is none.
         """
-        wanted = config.require_backbone()
         for draft in self.drafts:
             if DRAFT.fullmatch(draft) is None:
                 raise LocalError(
                     f"{draft!r} guesses nothing: off, auto, self, ngram or model, perhaps a number"
                 )
+            if draft.startswith("model") and (self.draft_model is None or not self.draft_model.is_file()):
+                raise LocalError(
+                    f"draft model: {self.draft_model or 'none'}: no such file; name it with --draft-model"
+                )
+        for home in self.homes:
+            if home != "0":
+                MemoryBudget.parse(home.removeprefix("hot:"))
+
+    async def run(self, config: NodeConfig, progress: Progress) -> list[TripsRow]:
+        """All rows, the plain one first.
+
+        Raises:
+            LocalError: a text too short, cells that are not here; what `check` raises.
+            NotCovered: experts that nobody holds.
+        """
+        self.check()
+        wanted = config.require_backbone()
         library = llama.load(config.engine.library)
         store = Store(config.store)
         stored = await trio.to_thread.run_sync(open_trunk, library, store, wanted.model, progress)
@@ -172,10 +187,6 @@ class TripsBench:
         found = DRAFT.fullmatch(draft)
         assert found is not None
         who, always = found.groups()
-        if who == "model" and (self.draft_model is None or not self.draft_model.is_file()):
-            raise LocalError(
-                f"draft model: {self.draft_model or 'none'}: no such file; name it with --draft-model"
-            )
 
         def make(live: LiveBackbone) -> Guessing | None:
             guessers = Guessers(

@@ -84,6 +84,7 @@ def run_trips(args: argparse.Namespace) -> int:
         tokens=args.tokens,
         sampling=SamplingSettings(args.temp, args.seed, args.top_k, args.top_p, args.min_p),
     )
+    bench.check()
     with Progress() as progress:
         rows = on_swarm(args, DEFAULT_SERVERS, lambda config: bench.run(config, progress.report), progress)
         progress.clear()

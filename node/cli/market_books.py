@@ -34,7 +34,8 @@ def add(subparsers: Subparsers) -> None:
         "settle",
         run_settle,
         "sign off what a peer owes: it was paid in some other way, or is forgiven",
-        epilog="The peer is told when it is next connected. Nothing takes it back.",
+        epilog="The peer is told when it is next connected. Nothing takes it back. With --forgive also what\n"
+        "it has not signed for can be given up.",
     )
     settle.add_argument("peer", metavar="PEER", help="its peer id, or the end of it")
     settle.add_argument("amount", metavar="CREDITS", help='how much, like 2.5, or "all"')
@@ -61,32 +62,56 @@ def run_balance(args: argparse.Namespace) -> int:
     rows = [
         (
             each["peer"][-8:],
-            credits_text(each["owes"]),
-            credits_text(each["unsigned"]),
-            credits_text(each["due"]),
+            _or_dash(each["owes"]),
+            _or_dash(each["unsigned"]),
             "-" if each["limit"] is None else credits_text(each["limit"]),
-            each["fault"] or each["refused"],
+            _or_dash(-each["owes"]),
+            _or_dash(each["due"]),
+            _note(each),
         )
         for each in balances
     ]
-    print(format_table(("peer", "owes", "not signed", "we must sign", "may owe", "note"), rows))
+    print(format_table(_HEADER, rows))
     print(f"owed to this node: {credits_text(owed)}; this node owes {credits_text(owes)}")
     return 0
+
+
+_HEADER = ("peer", "it owes", "not signed", "its limit", "we owe", "to be signed", "note")
+
+
+def _or_dash(micro: int) -> str:
+    from market.credits import credits_text
+
+    return credits_text(micro) if micro > 0 else "-"
+
+
+def _note(each: dict[str, Any]) -> str:
+    """What is wrong with an account, the gravest first."""
+    if each["fault"]:
+        return str(each["fault"])
+    if each.get("refuses"):
+        return f"it computes nothing for us: {each['refuses']}"
+    if each.get("refused_here"):
+        return f"we compute nothing for it: {each['refused_here']}"
+    return f"it took no receipt: {each['refused']}" if each["refused"] else ""
 
 
 def run_settle(args: argparse.Namespace) -> int:
     """Sign off a debt, by the running node or in its file."""
     from market.credits import credits_text
     from node.device.folder import NodeFolder
-    from node.device.running_node import find_running
+    from node.device.running_node import NodeRefused, find_running
 
     config = config_of(args)
     found = next(each for each in _balances(config) if each["peer"] == peer_of(config, args.peer))
-    credits = _amount(args.amount, int(found["owes"]))
+    credits = _amount(args.amount, _most(found, forgive=args.forgive))
     running = find_running(NodeFolder.of(config), config.http.key_file)
     body = {"peer": found["peer"], "credits": credits, "forgiven": args.forgive}
     if running is not None:
-        running.post("/api/market/settle", body)
+        try:
+            running.post("/api/market/settle", body)
+        except NodeRefused as error:
+            raise LocalError(error.reason) from None
     else:
         from node.market.settled_offline import settle_offline
 
@@ -135,6 +160,8 @@ def _told(balance: Balance) -> dict[str, Any]:
         "due": balance.due,
         "limit": None if balance.limit < 0 else balance.limit,
         "refused": balance.refused,
+        "refuses": "",
+        "refused_here": "",
         "fault": balance.fault,
     }
 
@@ -162,8 +189,16 @@ def peer_of(config: NodeConfig, text: str) -> str:
     raise LocalError(f"{text[:80]!r} may be {', '.join(found[:3])}: give more of the id")
 
 
+def _most(found: dict[str, Any], *, forgive: bool) -> int:
+    """What of a debt can be signed off: forgiven also what was not signed for."""
+    return max(0, int(found["owes"])) + (int(found["unsigned"]) if forgive else 0)
+
+
 def _amount(text: str, owed: int) -> int:
     """Micro-credits.
+
+    Args:
+        owed: what "all" means.
 
     Raises:
         LocalError: it is no amount.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import string
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote as escaped
@@ -31,18 +32,22 @@ def add(subparsers: Subparsers) -> None:
     quotes.add_argument(
         "model", nargs="?", metavar="MODEL-ID", help="only of this model: the beginning of its id"
     )
-    quotes.add_argument("--peer", metavar="PEER", help="only this peer's, cell by cell: its whole peer id")
+    quotes.add_argument(
+        "--peer", metavar="PEER", help="only this peer's, cell by cell: its id, or the end of it"
+    )
     add_config(quotes, required=False)
     add_json(quotes)
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask the running node."""
-    path = "/api/market/quotes" + (f"?peer={escaped(args.peer, safe='')}" if args.peer else "")
-    told = _running(args).get(path)
-    if not isinstance(told, list):
+    running = _running(args)
+    told = _ask(running)
+    if args.peer:
+        told = _ask(running, _whole_id(args.peer, told))
+    if args.model and not set(args.model.lower()) <= set(string.hexdigits):
         raise LocalError(
-            "the node that runs here tells of quotes otherwise than this panal reads it: start it again"
+            f"{args.model[:80]!r} is no model id, which has hexadecimal digits: panal models shows them"
         )
     wanted = (args.model or "").lower()
     quotes = [each for each in told if str(each.get("model", "")).startswith(wanted)]
@@ -65,6 +70,31 @@ def run(args: argparse.Namespace) -> int:
             told_runs = ", ".join(f"{first}-{last}: {price:,}" for first, last, price in runs)
             print(f"layer {layer}: {told_runs}")
     return 0
+
+
+def _ask(running: RunningNode, peer: str = "") -> list[dict[str, Any]]:
+    """Quotes as the node tells them; of one peer with all prices."""
+    from node.device.running_node import NodeRefused
+
+    path = "/api/market/quotes" + (f"?peer={escaped(peer, safe='')}" if peer else "")
+    try:
+        told = running.get(path)
+    except NodeRefused as error:
+        raise LocalError(error.reason) from None
+    if not isinstance(told, list):
+        raise LocalError(
+            "the node that runs here tells of quotes otherwise than this panal reads it: start it again"
+        )
+    return told
+
+
+def _whole_id(text: str, told: list[dict[str, Any]]) -> str:
+    """The one whose id ends so, of those who quote."""
+    found = sorted({str(each["peer"]) for each in told if str(each["peer"]).endswith(text)})
+    if len(found) != 1:
+        several = f"several peers' ids end in {text[:80]!r}: give more of it"
+        raise LocalError(several if found else f"nobody with the id {text[:80]!r} asks anything")
+    return found[0]
 
 
 def _row(each: dict[str, Any]) -> tuple[str, ...]:

@@ -102,7 +102,7 @@ def run_export(args: argparse.Namespace) -> int:
         file = io.StringIO()
         writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(told)
+        writer.writerows({name: _cell(value) for name, value in row.items()} for row in told)
         text = file.getvalue()
     if args.output is None:
         print(text, end="")
@@ -113,6 +113,10 @@ def run_export(args: argparse.Namespace) -> int:
         raise LocalError(f"{args.output} cannot be written: {error.strerror}; choose another") from None
     print(f"{len(told):,} receipts in {args.output}")
     return 0
+
+
+def _cell(value: object) -> object:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
 
 
 def _as_dict(row: ReceiptRow) -> dict[str, Any]:

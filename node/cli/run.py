@@ -12,6 +12,7 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json
 if TYPE_CHECKING:
     from node.app.running import Running
     from node.cli.run_screen import Screen
+    from node.config import NodeConfig
 
 
 def add_arguments(subparsers: Subparsers) -> None:
@@ -108,6 +109,29 @@ def _screen(running: Running) -> Screen:
         url=running.url,
         model=running.model,
         paused=f"{state.text}; panal resume ends it" if state.by_hand else state.text,
+        market=_market(config),
         config=None if is_bare(config) else config.path,
         version=version("panal"),
     )
+
+
+_ASKS = {
+    "fixed": "asks {market.price} % of base prices",
+    "scarcity": "asks {market.floor} to {market.cap} % of base prices, by need",
+}
+_PAYS = {
+    "fast": "pays servers, the quickest first",
+    "cheap": "pays servers, the cheapest first",
+    "balanced": "pays servers, by price and time",
+}
+
+
+def _market(config: NodeConfig) -> str:
+    """What the node asks and pays by; "" where everything is free."""
+    market = config.market
+    if market.is_free:
+        return ""
+    parts = [_ASKS[market.mode].format(market=market)] if config.serve else []
+    if config.backbone is not None:
+        parts.append(_PAYS[market.prefer])
+    return "; ".join(parts) or "keeps accounts"

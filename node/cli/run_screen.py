@@ -27,6 +27,7 @@ class Screen:
         url: of its page and API; "" without.
         model: what the API calls the backbone's model; "" without one.
         paused: why it does not serve now, and what to do; "" if it does.
+        market: what it asks and pays by, in words; "" where everything is free.
         config: the file; None for a node without one.
     """
 
@@ -45,6 +46,7 @@ class Screen:
     url: str = ""
     model: str = ""
     paused: str = ""
+    market: str = ""
     config: Path | None = None
     version: str = ""
 
@@ -70,6 +72,8 @@ def screen_text(screen: Screen) -> str:
         rows.append(("API", f"{screen.url}/v1"))
     reach = "by this machine alone" if screen.only_here else screen.reach
     rows.append(("reached", reach or "not known yet; panal status tells, panal netcheck says why"))
+    if screen.market:
+        rows.append(("market", screen.market))
     if screen.paused:
         rows.append(("paused", screen.paused))
     rows.append(("config", str(screen.config) if screen.config else "none"))
@@ -100,6 +104,7 @@ def listening_event(screen: Screen) -> dict[str, Any]:
         "url": screen.url,
         "model": screen.model,
         "paused": screen.paused,
+        "market": screen.market,
         "config": str(screen.config) if screen.config else None,
         "version": screen.version,
     }

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from market.credits import credits_text
+from market.credits import MICRO, credits_text
 from node.sizes import size_text
 from node.status.facts import Gateway, Market, Model, Node, Peer, Status
 from node.status.facts.runs import runs_in_words
@@ -57,17 +57,27 @@ def overview(status: Status) -> list[Table]:
 
 def peers_table(status: Status) -> list[Table]:
     """What `panal peers` shows."""
-    header = (
+    header: tuple[str, ...] = (
         "name", "id", "state", "route", "rtt", "loss", "seen", "cells", "calls", "failed", "served",
         "address", "version",
     )  # fmt: skip
     rows = [_peer_row(peer, status.at) for peer in status.peers]
+    if status.market is not None:
+        header += ("owes",)
+        rows = [(*row, _owes(peer)) for row, peer in zip(rows, status.peers, strict=True)]
     title = peers_in_words(status)
     tables = [Table(title, header, tuple(map(_clean, rows)), spare=(12, 9, 10, 11, 5, 8, 6, 7, 3))]
     reasons = [(peer.name or peer.short_id, peer.reason) for peer in status.peers if peer.reason]
     if reasons:
         tables.append(_facts("offline", reasons))
     return tables
+
+
+def _owes(peer: Peer) -> str:
+    if not peer.credit:
+        return "-"
+    amount = credits_text(round(abs(peer.credit) * MICRO))
+    return amount if peer.credit > 0 else f"we owe {amount}"
 
 
 def models_table(status: Status) -> list[Table]:
@@ -187,8 +197,10 @@ def _market_rows(market: Market) -> list[tuple[str, str]]:
 
 
 def _answers(status: Status) -> Table:
-    header = ("ago", "tokens", "tokens/s", "prompt", "cached", "trips/token", "bytes", "stopped")
-    rows = [
+    header: tuple[str, ...] = (
+        "ago", "tokens", "tokens/s", "prompt", "cached", "trips/token", "bytes", "stopped",
+    )  # fmt: skip
+    rows: list[tuple[str, ...]] = [
         (
             duration(status.at - each.at),
             f"{each.tokens:,}",
@@ -201,6 +213,11 @@ def _answers(status: Status) -> Table:
         )
         for each in status.answers[:10]
     ]
+    if any(each.trips.cost for each in status.answers[:10]):
+        header += ("cost",)
+        rows = [
+            (*row, credits_text(each.trips.cost)) for row, each in zip(rows, status.answers[:10], strict=True)
+        ]
     return Table("last answers", header, tuple(map(_clean, rows)), spare=(4, 6, 3, 5))
 
 

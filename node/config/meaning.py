@@ -9,15 +9,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from node.config.market_terms import market_terms
 from node.config.settings import (
-    MICRO,
     BackboneConfig,
     ConfigError,
     DeviceConfig,
     EngineConfig,
     HomeConfig,
     HttpConfig,
-    MarketConfig,
     ModelRef,
     NodeConfig,
     RelayConfig,
@@ -26,12 +25,10 @@ from node.config.settings import (
     resolve_path,
 )
 from node.config.shape import (
-    MAX_CAP_RATIO,
     BackboneTable,
     DeviceTable,
     HomeTable,
     HttpTable,
-    MarketTable,
     RelayTable,
     ServeTable,
     SwarmTable,
@@ -125,7 +122,7 @@ def parse_config(text: str, path: Path, store: Path) -> NodeConfig:
         backbone=None if shape.backbone is None else check.backbone(shape.backbone),
         serve=tuple(check.serve(f"serve[{i}]", table) for i, table in enumerate(shape.serve)),
         device=check.device(shape.device),
-        market=check.market(shape.market),
+        market=market_terms(path, shape.market),
     )
 
 
@@ -330,35 +327,6 @@ class _Check:
             schedule=Schedule(tuple(windows), table.schedule),
             idle_only=table.idle_only,
         )
-
-    def market(self, table: MarketTable) -> MarketConfig:
-        if table.floor > table.cap:
-            raise ConfigError(
-                f"{self._file}: market.floor is {table.floor}, above market.cap, which is {table.cap}: "
-                "the floor is the least that a price falls to, the cap the most that it rises to"
-            )
-        if table.mode == "scarcity" and not 1 <= table.floor <= table.cap <= MAX_CAP_RATIO * table.floor:
-            raise ConfigError(
-                f"{self._file}: market.cap is {table.cap}, and market.floor {table.floor}: no price settles "
-                f"between them; the cap may be {MAX_CAP_RATIO:,} times the floor, which is at least 1"
-            )
-        return MarketConfig(
-            mode=table.mode,
-            price=table.price,
-            floor=table.floor,
-            cap=table.cap,
-            prefer=table.prefer,
-            budget_answer=None if table.budget_answer is None else _micro(table.budget_answer),
-            budget_day=None if table.budget_day is None else _micro(table.budget_day),
-            credit_line=_micro(table.credit_line),
-            newcomers=_micro(table.newcomers),
-            second=_micro(table.second),
-            audit=table.audit,
-        )
-
-
-def _micro(credits: float) -> int:
-    return round(credits * MICRO)
 
 
 def _swarm_key(text: str) -> bytes:

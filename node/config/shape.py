@@ -150,7 +150,7 @@ class MarketTable(Struct, frozen=True, forbid_unknown_fields=True):
 
     mode: MarketMode = "free"
     price: Percent = 100
-    floor: Percent = 25
+    floor: Annotated[int, Meta(ge=1, le=MAX_PERCENT)] = 25
     cap: Percent = 1600
     prefer: Prefer = "fast"
     budget_answer: Credits | None = None

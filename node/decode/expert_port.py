@@ -24,6 +24,7 @@ from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings, combine_for
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
 from routing.dispatch.star import OnAnswer, PeerLookup, Star
+from routing.dispatch.unpaid import Unpaid
 from routing.errors import LocalError, PanalError
 from routing.estimates import Estimates
 from routing.peer_calls import PeerCalls
@@ -31,7 +32,7 @@ from routing.table import HolderTable
 from routing.tariff import Tariff
 from routing.weighing import WEIGH_SECONDS, Weighing
 from routing.wire.codecs import Float32Array
-from routing.wire.experts import Combine
+from routing.wire.experts import Combine, RefusalCode, Refused
 
 
 def combine_of(call: ExpertCall, wanted: Combine) -> Combine:
@@ -106,6 +107,7 @@ class SwarmPort:
         self.convictions = Convictions()
         self.settle: Settle = _nothing_to_settle
         self.calls = PeerCalls()
+        self.unpaid = Unpaid()
         self.heat = HeatLog()
         self.set_home(cells)
 
@@ -271,11 +273,19 @@ class SwarmPort:
             ticket.error = error
         finally:
             self.calls.dispatched(ticket.stats)
+            self._note_unpaid(ticket.stats)
             self.purse.pay(ticket.stats.price, time.time())
             del self._waiting[id(ticket.call)]
             # Before the next layer is planned: what hangs is waited for once.
             self._weighing.look(trio.current_time())
             ticket.done.set()
+
+    def _note_unpaid(self, stats: CallStats) -> None:
+        for server in stats.servers:
+            self.unpaid.served(server.peer_id)
+        for failure in stats.failures:
+            if isinstance(failure.error, Refused) and failure.error.refusal.code is RefusalCode.UNPAID:
+                self.unpaid.refused(failure.peer_id, failure.error.refusal.text)
 
     async def _from_home(self, call: MoeCall, _part: ServerCall) -> Float32Array:
         ticket = self._waiting[id(call)]

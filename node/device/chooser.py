@@ -8,7 +8,7 @@ within it finds its cells still its own.
 from __future__ import annotations
 
 from node.device.serving_choice import Choice, Counts, Servable, Why, draw, reconsider
-from node.home.home_set import HomeSet
+from node.home.home_set import HomeSet, Shapes
 
 GAP_PATIENCE = 10.0
 """Seconds at least, SPREAD times as many at most: a peer that is started again is back by then."""
@@ -83,6 +83,25 @@ class Chooser:
         least = BALANCE_PATIENCE if why is Why.BALANCE else GAP_PATIENCE
         share = draw(own_id, "patience", self.moves) / (1 << 64)
         return least * (1 + (SPREAD - 1) * share)
+
+
+def meanwhile(chosen: HomeSet, there: HomeSet, served: HomeSet, budget: int, shapes: Shapes) -> HomeSet:
+    """What to serve while some of what is chosen has to be fetched: what of it is there, and parts of layers
+    that were served before, as far as they have room beside it.
+
+    Args:
+        there: cells in files here. served: now. budget: bytes.
+    """
+    serving = chosen & there
+    if serving == chosen:
+        return serving
+    room = budget - serving.n_bytes(shapes)
+    for layer, bits in (served - chosen).bits:
+        part = HomeSet.of_bits({layer: bits})
+        if part.n_bytes(shapes) <= room:
+            serving |= part
+            room -= part.n_bytes(shapes)
+    return serving
 
 
 def _without_last(servable: Servable, cells: HomeSet) -> HomeSet:

@@ -23,7 +23,7 @@ import trio
 
 from node.decode.live_backbone import call_shapes
 from node.device.cell_sources import CellSource, PeerCells, servable_layers
-from node.device.chooser import NOTHING, Chooser
+from node.device.chooser import NOTHING, Chooser, meanwhile
 from node.device.serving_choice import Counts, Servable, Why, draw
 from node.device.serving_note import Note, write_note
 from node.home.call_bits import cells_of
@@ -253,17 +253,8 @@ class ChosenServing:
             self.cells = cells
 
     def _to_serve(self, chosen: Chosen) -> HomeSet:
-        """What is chosen and here, and of what was served before what still has room beside it."""
-        wanted = chosen.chooser.serving & chosen.source.there()
-        if wanted == chosen.chooser.serving:
-            return wanted
-        room = chosen.budget - wanted.n_bytes(chosen.shapes)
-        for layer, bits in (chosen.served - chosen.chooser.serving).bits:
-            part = HomeSet.of_bits({layer: bits})
-            if part.n_bytes(chosen.shapes) <= room:
-                wanted |= part
-                room -= part.n_bytes(chosen.shapes)
-        return wanted
+        serving, there = chosen.chooser.serving, chosen.source.there()
+        return meanwhile(serving, there, chosen.served, chosen.budget, chosen.shapes)
 
     def _collect(self) -> Cells:
         cells = self._fixed.copy()

@@ -35,6 +35,18 @@ class NodeSilent(LocalError):
     """A node runs, but its HTTP does not answer."""
 
 
+class NodeRefused(LocalError):
+    """The node that runs does not do what was asked.
+
+    Attributes:
+        reason: as it says it.
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class HttpNote(msgspec.Struct, frozen=True):
     """http.json: where a running node answers.
 
@@ -90,8 +102,9 @@ class RunningNode:
         finally:
             connection.close()
         if answer.status >= 400:
-            raise LocalError(
-                f"the node at {self.address} refuses {method} {path}: {answer.status} {_reason(content)}"
+            reason = _reason(content)
+            raise NodeRefused(
+                f"the node at {self.address} refuses {method} {path}: {answer.status} {reason}", reason
             )
         try:
             if len(content) > MAX_ANSWER_BYTES:

@@ -22,6 +22,9 @@ SPOILED_SECONDS = 1
 """Until a client should ask again for an answer that rested on a false server's: that one is not asked
 now."""
 
+UNPAID_SECONDS = 60
+"""Until a client should ask again where servers want to be paid first: that takes a person, or work."""
+
 INCOMPLETE_SECONDS = 5
 """Until a client should ask again for experts that nobody holds now: a peer that restarts is back in so
 long."""
@@ -44,6 +47,10 @@ def refusal_for(error: PanalError) -> Refusal:
             kind=NO_MONEY,
             code=NO_MONEY,
             headers=[_retry_after(error.retry_after)],
+        )
+    if isinstance(error, ExpertsUnavailable) and error.unpaid:
+        return Refusal(
+            402, str(error), kind=NO_MONEY, code="credit_used_up", headers=[_retry_after(UNPAID_SECONDS)]
         )
     if isinstance(error, ExpertsUnavailable | NotCovered):
         return Refusal(503, str(error), code="model_incomplete", headers=[_retry_after(INCOMPLETE_SECONDS)])

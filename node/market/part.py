@@ -124,6 +124,10 @@ class MarketPart:
         """Streams that the node serves for it."""
         return {PROTOCOL_ID: self.settler.serve}
 
+    def refuses(self) -> Mapping[str, str]:
+        """Why peers do not compute for this node's backbone before they are paid, by peer id."""
+        return {} if self._live is None else self._live.port.unpaid.told()
+
     def told(self, node: SwarmNode) -> MarketTold:
         """Who tells the node's status of it."""
         return MarketTold(self._config.market, self, node)
@@ -214,8 +218,8 @@ class MarketPart:
                 self.auditor = None
 
     def _dealt(self) -> dict[str, float]:
-        """Credits that each peer has earned by work for this node, or has paid it. What it has consumed it only
-        signs for, and could sign for anything."""
+        """Credits that each peer has earned by work for this node, or has paid it. For what it has consumed
+        it only signs, and could sign for anything."""
         balances = self.books.balances()
         return {each.peer: (each.provided + each.paid_to_us) / CREDIT for each in balances}
 

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from routing.dispatch.unpaid import Unpaid
 from routing.wire.experts import ExpertsRequest
 
 MAX_MET = 1024
@@ -44,6 +45,9 @@ class PricedCalls:
     Args:
         now: unix seconds.
         whence: a peer's network.
+
+    Attributes:
+        unpaid: callers that were refused, and why.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class PricedCalls:
         self._whence = whence
         self._met: OrderedDict[str, None] = OrderedDict()
         self._pending: Counter[str] = Counter()
+        self.unpaid = Unpaid()
         self._costs: dict[int, int] = {}  # by id of a request under way
 
     def refusal(self, peer_id: str, request: ExpertsRequest) -> str:
@@ -73,8 +78,11 @@ class PricedCalls:
         if not why:
             self._pending[peer_id] += cost
             self._costs[id(request)] = cost
-        elif not self._pending[peer_id]:
-            del self._pending[peer_id]
+            self.unpaid.served(peer_id)
+        else:
+            self.unpaid.refused(peer_id, why)
+            if not self._pending[peer_id]:
+                del self._pending[peer_id]
         return why
 
     def served(self, peer_id: str, request: ExpertsRequest) -> None:

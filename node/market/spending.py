@@ -52,6 +52,7 @@ class Spending:
     def __init__(self, market: MarketConfig, folder: NodeFolder) -> None:
         self._market = market
         self._path = folder.spent
+        self._cannot_write = ""
         self.purse = Purse(market.budget_answer, market.budget_day, _read(self._path))
 
     def attach(self, live: LiveBackbone, prices: Prices) -> None:
@@ -78,7 +79,13 @@ class Spending:
             _write(self._path, days)
         except OSError as error:
             self.purse.not_saved()
-            log.warning("%s: cannot be written: %s; a restart forgets what today has cost", self._path, error)
+            if str(error) != self._cannot_write:  # it is tried again in two seconds
+                log.warning(
+                    "%s: cannot be written: %s; a restart forgets what today has cost", self._path, error
+                )
+            self._cannot_write = str(error)
+        else:
+            self._cannot_write = ""
 
     def close(self) -> None:
         """Keep what is spent, for the last time."""

@@ -8,16 +8,20 @@ from market.ledger import Balance
 from market.receipt import Kind
 from node.market.base_prices import base_prices
 from node.market.price_map import Floats, PriceMap
+from node.market.quote_told import quote_told
 from node.status.facts import Asking, Credit, Market
 from node.status.market_facts import QuotedPrices
-from routing.wire.advert import Advert
 from routing.wire.quote import Quote
+from routing.wire.text import sanitise
 
 if TYPE_CHECKING:
     from node.config import MarketConfig
     from node.market.part import MarketPart
     from node.model.manifest import Manifest
     from node.swarm.node import SwarmNode
+
+WHY_BYTES = 300
+"""Of a peer's reason: a line."""
 
 MAX_CREDITS = 256
 """Peers whose credit is told of, those with most at stake first; the file has all."""
@@ -35,6 +39,7 @@ class MarketTold:
     def facts(self, now: float) -> Market:
         """As it stands at `now`, unix time."""
         config, balances = self._config, self._part.books.balances()
+        refuses, refused_here = self._part.refuses(), self._part.accounts.unpaid.told()
         balances.sort(key=lambda each: (-_stake(each), each.peer))
         return Market(
             mode=config.mode,
@@ -45,7 +50,10 @@ class MarketTold:
             budget_day=config.budget_day,
             budget_answer=config.budget_answer,
             asks=[_asking(quote) for quote in self._part.offered()],
-            credits=[_credit(each) for each in balances[:MAX_CREDITS]],
+            credits=[
+                _credit(each, refuses.get(each.peer, ""), refused_here.get(each.peer, ""))
+                for each in balances[:MAX_CREDITS]
+            ],
             credits_left_out=max(0, len(balances) - MAX_CREDITS),
         )
 
@@ -67,7 +75,7 @@ class MarketTold:
             peer_id: of one peer alone, cell by cell.
         """
         return [
-            _quoted(row.advert, quote, by_cell=bool(peer_id))
+            quote_told(row.advert, quote, by_cell=bool(peer_id))
             for row in self._node.table.rows()
             if not peer_id or row.advert.peer_id == peer_id
             for quote in row.advert.quotes
@@ -91,46 +99,20 @@ def _stake(balance: Balance) -> int:
     return abs(balance.owes_us) + balance.unsigned + balance.due
 
 
-def _credit(balance: Balance) -> Credit:
+def _credit(balance: Balance, refuses: str, refused_here: str) -> Credit:
     return Credit(
         peer=balance.peer,
         owes=balance.owes_us,
         unsigned=balance.unsigned,
         due=balance.due,
         limit=balance.limit,
-        refused=balance.refused,
+        refused=sanitise(balance.refused, WHY_BYTES),
+        refuses=sanitise(refuses, WHY_BYTES),
+        refused_here=refused_here,
         fault=balance.fault,
     )
 
 
 def _asking(quote: Quote) -> Asking:
-    told = _quoted(None, quote, by_cell=False)
+    told = quote_told(None, quote, by_cell=False)
     return Asking(told.model, told.number, told.until, told.cells, told.lowest, told.mean, told.highest)
-
-
-def _quoted(advert: Advert | None, quote: Quote, *, by_cell: bool) -> QuotedPrices:
-    cells = total = 0
-    lowest, highest = 0, 0
-    layers: list[tuple[int, list[tuple[int, int, int]]]] = []
-    for first, last, _ in quote.layers:
-        runs = list(quote.runs(first))  # the same in all of these layers
-        for start, end, price in runs:
-            count = (end + 1 - start) * (last + 1 - first)
-            cells += count
-            total += count * price
-            lowest = min(lowest or price, price)
-            highest = max(highest, price)
-        if by_cell:
-            layers += [(layer, runs) for layer in range(first, last + 1)]
-    return QuotedPrices(
-        peer="" if advert is None else advert.peer_id,
-        name="" if advert is None else advert.name,
-        model=quote.model_id,
-        number=quote.number,
-        until=float(quote.until),
-        cells=cells,
-        lowest=lowest,
-        mean=round(total / cells, 1) if cells else 0.0,
-        highest=highest,
-        layers=layers,
-    )

@@ -50,6 +50,9 @@ class Observed:
         free_bytes: on the store's disk; None if unknown. store: where that is.
         member_until: when the membership in a private swarm ends; None in an open one.
         listens_to_others: it is not bound to loopback.
+        refusing: peers that compute nothing for this node before they are paid, by label, with the reason.
+        refused_here: the same the other way round.
+        asking: holders of this node's model that ask prices, where this node pays none.
     """
 
     now: float
@@ -61,6 +64,9 @@ class Observed:
     store: str = ""
     member_until: float | None = None
     listens_to_others: bool = True
+    refusing: Mapping[str, str] = field(default_factory=dict)
+    refused_here: Mapping[str, str] = field(default_factory=dict)
+    asking: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Concerns:
             *_network(node, observed),
             *_relay(node),
             *_failures(observed),
+            *_credit(observed),
             *_paused(node),
         ]
         self._since = {
@@ -256,6 +263,37 @@ def _failures(observed: Observed) -> Iterable[_Concern]:
         more = len(failing) - MAX_OF_A_KIND
         what = f"{more} more peers do not answer"
         yield _Concern("more", "peer", "warning", what, "panal peers names them")
+
+
+def _credit(observed: Observed) -> Iterable[_Concern]:
+    for label, why in sorted(observed.refusing.items())[:MAX_OF_A_KIND]:
+        yield _Concern(
+            f"to {label}",
+            "credit",
+            "warning",
+            f"{label} computes nothing for this node before it is paid: {why}",
+            "serve it as much, or have its owner settle; panal market balance tells more",
+        )
+    for label, why in sorted(observed.refused_here.items())[:MAX_OF_A_KIND]:
+        yield _Concern(
+            f"of {label}",
+            "credit",
+            "info",
+            f"this node computes nothing for {label} before it is paid; it was told: {why}",
+            "panal market settle signs off what it owes (--forgive: without payment); the most is "
+            "credit_line in the config",
+        )
+    if observed.asking:
+        more = len(observed.asking) - MAX_OF_A_KIND
+        named = ", ".join(observed.asking[:MAX_OF_A_KIND]) + (f" and {more} more" if more > 0 else "")
+        yield _Concern(
+            "asking",
+            "credit",
+            "warning",
+            f"{named} want to be paid, and this node signs no receipts: they compute for it as for "
+            "a stranger, for a while",
+            '[market] mode = "fixed" in the config pays them',
+        )
 
 
 def _paused(node: Node) -> Iterable[_Concern]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from node.status.answers import AnswerRing
 from node.status.concerns import Concerns, Observed
 from node.status.coverage import Coverage
-from node.status.facts import VERSION, Gateway, Status
+from node.status.facts import VERSION, Gateway, Market, Status
 from node.status.model_facts import ModelFacts
 from node.status.node_facts import NodeFacts
 from node.status.peer_facts import PeerFacts
@@ -74,11 +75,11 @@ class Gatherer:
             models=models,
             answers=self._answers.told(),
             gateway=self._gateway(),
-            warnings=self._concerns.told(node, models, self._observed(now, clock)),
+            warnings=self._concerns.told(node, models, self._observed(now, clock, market)),
             market=market,
         )
 
-    def _observed(self, now: float, clock: float) -> Observed:
+    def _observed(self, now: float, clock: float, market: Market | None) -> Observed:
         node = self._swarm_node
         if clock - self._disk_seen >= DISK_SECONDS:
             self._disk_seen = clock
@@ -93,7 +94,34 @@ class Gatherer:
             store=str(self._store_folder() or ""),
             member_until=self._member_until,
             listens_to_others=not node.whereabouts.is_loopback,
+            refusing=self._by_label(self._refusing()),
+            refused_here=self._by_label(self._refused_here(market)),
+            asking=[node.ways.label(peer_id) for peer_id in self._asking()],
         )
+
+    def _refusing(self) -> Mapping[str, str]:
+        live = self._sources.live
+        return {} if live is None else live.port.unpaid.told()
+
+    def _refused_here(self, market: Market | None) -> Mapping[str, str]:
+        return (
+            {}
+            if market is None
+            else {each.peer: each.refused_here for each in market.credits if each.refused_here}
+        )
+
+    def _asking(self) -> Sequence[str]:
+        """Holders of the backbone's model with prices, where none are paid."""
+        live = self._sources.live
+        if live is None or self._sources.market is not None:
+            return ()
+        model_id = live.backbone.stored.model_id
+        rows = self._swarm_node.table.holders_of(model_id)
+        return sorted(row.advert.peer_id for row in rows if row.advert.quote(model_id) is not None)
+
+    def _by_label(self, told: Mapping[str, str]) -> dict[str, str]:
+        label = self._swarm_node.ways.label
+        return {label(peer_id): sanitise(why, REASON_BYTES) for peer_id, why in told.items()}
 
     def _store_folder(self) -> Path | None:
         store = self._sources.store

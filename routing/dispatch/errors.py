@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from routing.errors import PeerError
+from routing.wire.experts import UNPAID_WORDS
 
 NAMED_RUNS = 8
 """Runs of experts named in one line; the attribute has them all."""
@@ -17,6 +18,7 @@ class ExpertsUnavailable(PeerError):
         layer: block number.
         experts: which ones, ascending.
         reasons: what went wrong, by peer id, for the peers that were asked or once held them.
+        unpaid: all who hold them refused for want of credit.
         run_length: experts that have to be at one server together; 0 if each may be elsewhere.
     """
 
@@ -24,11 +26,15 @@ class ExpertsUnavailable(PeerError):
         self, layer: int, experts: Sequence[int], reasons: Mapping[str, str], run_length: int = 0
     ) -> None:
         named = f"layer {layer}: no peer holds {name_experts(experts)}{in_whole_runs([run_length])}"
+        self.unpaid = bool(reasons) and all(UNPAID_WORDS in reason for reason in reasons.values())
         if reasons:
             told = "; ".join(
                 reason if peer in reason else f"{peer}: {reason}" for peer, reason in reasons.items()
             )
             message = f"{named} any more ({told}): try again when it is back"
+            if self.unpaid:
+                held = f"layer {layer}: who holds {name_experts(experts)} wants to be paid first"
+                message = f"{held} ({told}): panal market balance shows what is owed"
         else:
             message = f"{named}: start a server for them or add its peer"
         super().__init__(message, peer=next(iter(reasons), ""))

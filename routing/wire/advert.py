@@ -367,6 +367,9 @@ def _check_meaning(advert: Advert) -> None:
     for number, held in enumerate(advert.slices):
         if fault := slice_fault(held):
             raise AdvertError(Fault.MALFORMED, f"slice {number}: {fault}", peer=peer)
+    if len({(held.kind, held.model_id) for held in advert.slices}) < len(advert.slices):
+        # Replicas are counted slice by slice: who said the same forty times would be forty of them.
+        raise AdvertError(Fault.MALFORMED, "two slices of one kind are for one model", peer=peer)
     if fault := quotes_fault(advert.quotes, advert.issued_at, advert.lifetime):
         raise AdvertError(Fault.MALFORMED, fault, peer=peer)
     if advert.leaving and any(getattr(advert, each) for each in _GONE):

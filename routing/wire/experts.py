@@ -70,6 +70,8 @@ class RefusalCode(IntEnum):
     """The caller owes as much as it may; the text says what would settle it."""
 
 
+UNPAID_WORDS = "it is owed too much"
+
 _REFUSAL_WORDS: dict[RefusalCode, str] = {
     RefusalCode.UNKNOWN_MODEL: "it does not serve this model",
     RefusalCode.UNKNOWN_CALL: "it knows no such layer or call of this model",
@@ -79,7 +81,7 @@ _REFUSAL_WORDS: dict[RefusalCode, str] = {
     RefusalCode.MALFORMED: "it found the request malformed",
     RefusalCode.NOT_SUPPORTED: "it does not support this codec, combine or slice kind",
     RefusalCode.INTERNAL: "it failed inside",
-    RefusalCode.UNPAID: "it is owed too much",
+    RefusalCode.UNPAID: UNPAID_WORDS,
 }
 
 

@@ -116,8 +116,8 @@ class Holdings(msgspec.Struct, frozen=True):
         combines: `rows`, `sum`, `stable`.
         max_rows: rows of x it takes in one request.
         software: what it runs, for people: "panal 0.1.0"; "" if it does not say.
-        build: its build class, 16 hex digits: servers of one class give the same bytes for the same request; ""
-            if it does not say.
+        build: its build class, 16 hex digits: servers of one class give the same bytes for the same request;
+            "" if it does not say.
     """
 
     versions: _Versions

@@ -40,7 +40,7 @@ class Attack:
 
     def claimed(self, held: BoolArray) -> IntArray:
         """[cells]: identities that claim each and do not hold it."""
-        return self.phantoms * held[list(self.servers)].any(axis=0)
+        return np.asarray(self.phantoms * held[list(self.servers)].any(axis=0), np.int64)
 
     def hide(self, held: BoolArray) -> None:
         """Take back what is not to be told any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,15 @@ from scripts.simulate.timeline import Run, World, play
 from scripts.simulate.traffic import Loads
 from scripts.simulate.world import PERIOD, Scenario
 
-BEGINS, PERIODS, MEASURED = 25, 50, 20
-"""The attack's first period, after which prices and placement have settled; all periods; the last ones count."""
+PERIODS = 50
+"""Of a run. From the middle on, when prices and placement have settled, the attackers attack; the last two fifths
+count."""
 
 IDENTITIES = 10
 """Of an attacker."""
 
 ATTACKS = {
-    "sybil capacity": "one server, and ten identities that claim its cells, to drive others away from them",
+    "sybil capacity": "ten servers, and ten identities that claim their cells, to drive others away",
     "high quotes": "ten servers ask four times what the rule says",
     "hidden replicas": "ten servers hide every second cell that they hold",
     "self-dealing": "one server signs for itself as much as it could compute, to make its cells dear",
@@ -31,7 +32,7 @@ ATTACKS = {
 }
 
 MOST_DEARER = 0.05
-"""By which share all that backbones pay may grow."""
+"""By which share all that backbones pay may grow, besides the share of servers that attack."""
 
 MOST_FULLER = 0.10
 """By which share of the mean load the largest load may grow."""
@@ -57,15 +58,14 @@ class Taking:
         self.income.append(float((loads.entry * prices)[theirs].sum()) * PERIOD)
 
 
-def attacks_of(scenario: Scenario) -> list[Attack]:
-    ten, one = tuple(range(IDENTITIES)), (0,)
-    names = iter(ATTACKS)
+def attacks_of(begins: int) -> list[Attack]:
+    ten, one, names = tuple(range(IDENTITIES)), (0,), iter(ATTACKS)
     return [
-        Attack(next(names), one, BEGINS, phantoms=IDENTITIES),
-        Attack(next(names), ten, BEGINS, dear=4.0),
-        Attack(next(names), ten, BEGINS, hidden=2),
-        Attack(next(names), one, BEGINS, washed=WASHED),
-        Attack(next(names), ten, BEGINS, washed=WASHED),
+        Attack(next(names), ten, begins, phantoms=IDENTITIES),
+        Attack(next(names), ten, begins, dear=4.0),
+        Attack(next(names), ten, begins, hidden=2),
+        Attack(next(names), one, begins, washed=WASHED),
+        Attack(next(names), ten, begins, washed=WASHED),
     ]
 
 
@@ -73,17 +73,24 @@ WASHED = 100_000.0
 """Pairs a period and cell: as if each cell took all that a middling server can send."""
 
 
-def run_attacks(scenario: Scenario, seed: int, say: Callable[[str], None] = lambda text: None) -> dict[str, Any]:
-    """Each attack, and the same servers honest in the same world."""
-    calm = replace(scenario, periods=PERIODS, calm=PERIODS, vanish=0)
+def run_attacks(
+    scenario: Scenario,
+    seed: int,
+    say: Callable[[str], None] = lambda text: None,
+    *,
+    names: Collection[str] = tuple(ATTACKS),
+    periods: int = PERIODS,
+) -> dict[str, Any]:
+    """Attacks, and the same servers honest in the same world."""
+    calm = replace(scenario, periods=periods, calm=periods, vanish=0)
     world, base = World.of(calm, seed), cell_price(calm.shape.cell_bytes, calm.shape.multiply_adds)
-    attacks = attacks_of(calm)
+    attacks = [each for each in attacks_of(periods // 2) if each.name in names]
     honest, rows = _honest(world, base, attacks, say), []
     for attack in attacks:
         market = Market(world, base, attack)
         taking = Taking(attack.servers, market)
         run = play(world, market, base, _progress(attack.name, say), taking.watch)
-        rows.append(_row(attack, run, taking, honest))
+        rows.append(_row(attack, calm.servers, run, taking, honest))
     say("\n")
     return {
         "scenario": calm.name,
@@ -95,7 +102,7 @@ def run_attacks(scenario: Scenario, seed: int, say: Callable[[str], None] = lamb
             for row in rows
             for name, key, target, met in (
                 ("gain", "gain", "<= 0", row["gain"] <= 0),
-                ("price paid", "dearer", f"<= {MOST_DEARER:+g}", row["dearer"] <= MOST_DEARER),
+                ("price paid", "dearer", f"<= {row['bound']:+g}", row["dearer"] <= row["bound"]),
                 ("max load", "fuller", f"<= {MOST_FULLER:+g}", row["fuller"] <= MOST_FULLER),
                 ("coverage", "coverage", f">= {LEAST_COVERED:g}", row["coverage"] >= LEAST_COVERED),
             )
@@ -117,7 +124,7 @@ def _honest(world: World, base: int, attacks: list[Attack], say: Callable[[str],
     return play(world, market, base, _progress("honest", say), watch), takings
 
 
-def _row(attack: Attack, run: Run, taking: Taking, honest: Honest) -> dict[str, Any]:
+def _row(attack: Attack, n_servers: int, run: Run, taking: Taking, honest: Honest) -> dict[str, Any]:
     fair, takings = honest
     earned, instead = _last(taking.income), _last(takings[attack.servers].income)
     return {
@@ -126,29 +133,33 @@ def _row(attack: Attack, run: Run, taking: Taking, honest: Honest) -> dict[str, 
         "earned": earned,
         "honest": instead,
         "gain": (earned - instead) / instead,
+        "bound": MOST_DEARER + len(attack.servers) / n_servers,
         "dearer": _last(run.paid) / _last(fair.paid) - 1,
         "fuller": _last(run.split) - _last(fair.split),
-        "coverage": min(run.coverage[BEGINS:]),
+        "coverage": min(run.coverage[attack.begins :]),
         "moved": _last(run.moved) - _last(fair.moved),
     }
 
 
 def _last(values: list[float]) -> float:
-    return float(np.nanmean(np.array(values)[-MEASURED:]))
+    return float(np.nanmean(np.array(values)[-(len(values) * 2 // 5) :]))
 
 
 def _progress(name: str, say: Callable[[str], None]) -> Callable[[int], None]:
-    return lambda period: say(f"{name}: period {period + 1} of {PERIODS}")
+    return lambda period: say(f"{name}: period {period + 1}")
 
 
 def show_attacks(told: dict[str, Any]) -> None:
     print(f"\n{told['scenario']}: {told['servers']} servers, seed {told['seed']}, attacked")
-    print(f"{'':<17}{'earned':>10}{'honest':>10}{'gain':>9}{'paid':>9}{'max load':>10}{'coverage':>10}{'MB moved':>10}")
+    print(
+        f"{'':<17}{'earned':>10}{'honest':>10}{'gain':>9}{'paid':>9}"
+        f"{'max load':>10}{'coverage':>10}{'MB moved':>10}"
+    )
     for row in told["attacks"]:
         print(
             f"{row['name']:<17}{row['earned'] / 1e6:>10.2f}{row['honest'] / 1e6:>10.2f}{row['gain']:>+9.2%}"
-            f"{row['dearer']:>+9.2%}{row['fuller']:>+10.3f}{row['coverage']:>10.2%}{row['moved'] / 1e6:>+10.2f}"
-            f"   {row['what']}"
+            f"{row['dearer']:>+9.2%}{row['fuller']:>+10.3f}{row['coverage']:>10.2%}"
+            f"{row['moved'] / 1e6:>+10.2f}   {row['what']}"
         )
     print("(credits a period; the others are changes against the same servers honest)")
     for each in told["must_hold"]:

@@ -7,8 +7,8 @@ import numpy as np
 from scripts.simulate.world import Draws, FloatArray, IntArray, Shape, generator
 
 FLATTEST, STEEPEST = 0.3, 0.9
-"""Exponents of the layers' Zipf-like popularity. The hottest quarter of a layer's experts then takes 38 to 70 %
-of the choices; 34 to 70 % were measured on trained models (shared/models/README.md)."""
+"""Exponents of the layers' Zipf-like popularity. The hottest quarter of a layer's experts then takes 38 to 70
+% of the choices; 34 to 70 % were measured on trained models (shared/models/README.md)."""
 
 DRIFT = 0.05
 """Standard deviation of one period's change of an expert's log popularity..."""
@@ -56,14 +56,14 @@ class Demand:
     def by_cell(self) -> FloatArray:
         """[cells]: pairs a second."""
         chances = self.chances()
-        return (chances / chances.sum() * self.pairs).reshape(-1)
+        return np.asarray((chances / chances.sum() * self.pairs).reshape(-1))
 
     def tokens(self, layer: int, count: int, period: int) -> IntArray:
         """[count, used]: the experts of some tokens in a layer, drawn without replacement (Gumbel top-k)."""
         rng = generator(self._seed, Draws.TOKENS, period, layer)
         noise = rng.gumbel(size=(count, self._shape.experts))
         order = np.argsort(-(self._now[layer] + noise), axis=1, kind="stable")
-        return order[:, : self._shape.used].astype(np.int64)
+        return np.asarray(order[:, : self._shape.used], np.int64)
 
 
 def _zipf(shape: Shape, seed: int) -> FloatArray:

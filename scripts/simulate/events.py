@@ -7,7 +7,8 @@ import numpy as np
 from scripts.simulate.world import LEAVING, VANISHING, BoolArray, Draws, Scenario, generator
 
 BACK_AFTER = 15
-"""Periods after which half of those that vanished at once are back, with the cells they had in their files."""
+"""Periods after which half of those that vanished at once are back, with the cells they had in their
+files."""
 
 
 def who_is_there(scenario: Scenario, n_servers: int, seed: int) -> BoolArray:

@@ -27,8 +27,8 @@ SLOTS = 8
 """An advert is told anew as soon as what is served has changed; the others see it within some seconds."""
 
 EACH = 2
-"""A server looks in one of so many periods, and in each while a cell lacks replicas. Nodes look more often; but
-what is no hurry they do minutes later anyway (MOVE_PATIENCE)."""
+"""A server looks in one of so many periods, and in each while a cell lacks replicas. Nodes look more often;
+but what is no hurry they do minutes later anyway (MOVE_PATIENCE)."""
 
 VARIANTS = 64
 """Each node has groups of its own; more variety than that makes no difference, and takes time."""
@@ -76,7 +76,9 @@ class Market:
         looking = self._lookers(swarm, period)
         for slot in range(SLOTS):
             if looking[slot]:
-                for server, again in self._look(swarm, looking[slot], period * PERIOD + slot * PERIOD / SLOTS):
+                for server, again in self._look(
+                    swarm, looking[slot], period * PERIOD + slot * PERIOD / SLOTS
+                ):
                     later = slot + int(np.ceil(again * SLOTS / PERIOD))
                     if later < SLOTS:
                         looking[later].append(server)
@@ -138,13 +140,12 @@ class Market:
         held, before = np.zeros(len(price), np.bool_), np.zeros(len(price))
         held[cells[mine]], before[cells[mine]] = True, places[mine]
         served = self._served[server] * (DAY / max(self._seconds[server], 1.0))
-        demand = believed_demand(
-            served.astype(np.float64), held, replicas - held, claimed=price / self._base
-        )
+        demand = believed_demand(served.astype(np.float64), held, replicas - held, claimed=price / self._base)
         return View(replicas - held, price, demand, others, before)
 
     def _decide(self, swarm: Swarm, server: int, view: View, now: float) -> float:
-        """What a server makes of what it sees; seconds after which it wants to do something in a hurry, or 0."""
+        """What a server makes of what it sees; seconds after which it wants to do something in a hurry, or
+        0."""
         held, patience = swarm.held[server], self._patience[server]
         memory, capacity = int(self._servers.memory[server]), float(self._servers.capacity[server])
         ground = self._grounds[server % len(self._grounds)]
@@ -170,7 +171,8 @@ def _grounds(world: World) -> list[Ground]:
     found, cells = [], group_cells(shape.experts, shape.used)
     for variant in range(VARIANTS):
         group = [
-            number * shape.experts + groups_of(each, cells, own_generator(f"server-{variant}", "groups", number))
+            number * shape.experts
+            + groups_of(each, cells, own_generator(f"server-{variant}", "groups", number))
             for number, each in enumerate(bonds)
         ]
         found.append(Ground.of(layer, size, np.concatenate(group)))

@@ -1,4 +1,5 @@
-"""Placements that the market is compared with: random, uniform, and a central greedy one that knows all. Pure."""
+"""Placements that the market is compared with: random, uniform, and a central greedy one that knows all.
+Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from scripts.simulate.traffic import Entries, Loads
 from scripts.simulate.world import BoolArray, Draws, FloatArray, IntArray, Servers, Shape, generator
 
 REPLAN = 10
-"""Periods after which the central hand plans anew; at once when more than REPLAN_SHARE of the servers changed."""
+"""Periods after which the central hand plans anew; at once when more than REPLAN_SHARE of the servers
+changed."""
 
 REPLAN_SHARE = 0.05
 
@@ -52,7 +54,7 @@ class Swarm:
 
     def replicas(self) -> IntArray:
         """[cells]: live servers that hold each."""
-        return self.held[self.live].sum(axis=0, dtype=np.int64)
+        return np.asarray(self.held[self.live].sum(axis=0, dtype=np.int64))
 
     def newcomers(self) -> IntArray:
         """Live servers that hold nothing yet."""
@@ -119,12 +121,15 @@ class Central(_Free):
 
 
 def pack(demand: FloatArray, memory: IntArray, capacity: FloatArray) -> BoolArray:
-    """[servers, cells]: the hottest cells replicated until memory is used up, each packed where there is room.
+    """[servers, cells]: the hottest cells replicated until memory is used up, each packed where there is
+    room.
 
-    As greedy balancers for equal servers do it, but that a replica takes what its server can carry rather than an
-    equal part: servers with most capacity for each of their places choose first, and each takes the cells with
-    most demand left, of which it brings down the highest (`_bring_down`). At the end no demand is left, and each
-    server has the same load over capacity, as far as cells are hot enough.
+    As greedy balancers for equal servers do it, but that a replica takes what its server can carry rather
+    than an
+    equal part: servers with most capacity for each of their places choose first, and each takes the cells
+        with
+    most demand left, of which it brings down the highest (`_bring_down`). At the end no demand is left, and
+    each server has the same load over capacity, as far as cells are hot enough.
     """
     use = demand.sum() / capacity.sum()
     left = demand.astype(np.float64).copy()

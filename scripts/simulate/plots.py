@@ -23,8 +23,22 @@ def draw(scenario: Scenario, runs: Sequence[Run], base: float, folder: Path) -> 
     folder.mkdir(parents=True, exist_ok=True)
     return [
         _lines(scenario, runs, "coverage", "cells that a live server holds, %", 100, folder / "coverage.png"),
-        _lines(scenario, runs, "split", "largest load over mean load, split as well as can be", 1, folder / "load.png"),
-        _lines(scenario, runs, "most", "largest load over mean load, as backbones choose", 1, folder / "routed.png"),
+        _lines(
+            scenario,
+            runs,
+            "split",
+            "largest load over mean load, split as well as can be",
+            1,
+            folder / "load.png",
+        ),
+        _lines(
+            scenario,
+            runs,
+            "most",
+            "largest load over mean load, as backbones choose",
+            1,
+            folder / "routed.png",
+        ),
         _lines(scenario, runs, "touched", "servers asked, a token and layer", 1, folder / "touched.png"),
         _lines(scenario, runs, "moved", "MB taken up by a server in a period", 1e-6, folder / "moves.png"),
         _replicas(runs, folder / "replicas.png"),
@@ -32,9 +46,7 @@ def draw(scenario: Scenario, runs: Sequence[Run], base: float, folder: Path) -> 
     ]
 
 
-def _lines(
-    scenario: Scenario, runs: Sequence[Run], name: str, label: str, scale: float, path: Path
-) -> Path:
+def _lines(scenario: Scenario, runs: Sequence[Run], name: str, label: str, scale: float, path: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=(9, 4.5))
     for run in runs:
         values = np.array(getattr(run, name)) * scale
@@ -64,8 +76,14 @@ def _prices(scenario: Scenario, runs: Sequence[Run], base: float, path: Path) ->
         prices = np.array(run.prices) / base * 100
         for low, high, shade in ((5, 95, 0.15), (25, 75, 0.3)):
             bounds = np.percentile(prices, [low, high], axis=1)
-            axes.fill_between(range(len(prices)), bounds[0], bounds[1], color=COLOURS.get(run.name), alpha=shade, lw=0)
-        axes.plot(np.median(prices, axis=1), color=COLOURS.get(run.name), label="median cell (bands: 50 and 90 % of cells)")
+            axes.fill_between(
+                range(len(prices)), bounds[0], bounds[1], color=COLOURS.get(run.name), alpha=shade, lw=0
+            )
+        axes.plot(
+            np.median(prices, axis=1),
+            color=COLOURS.get(run.name),
+            label="median cell (bands: 50 and 90 % of cells)",
+        )
     axes.set_yscale("log")
     axes.set_ylabel("price, % of the base price")
     _mark(axes, scenario)
@@ -75,10 +93,14 @@ def _prices(scenario: Scenario, runs: Sequence[Run], base: float, path: Path) ->
 
 def _mark(axes: Any, scenario: Scenario) -> None:
     axes.set_xlabel("advert periods")
-    marks = [(scenario.calm, "drift, coming and going")] + [(scenario.vanish, "30 % vanish")] * bool(scenario.vanish)
+    marks = [(scenario.calm, "drift, coming and going")] + [(scenario.vanish, "30 % vanish")] * bool(
+        scenario.vanish
+    )
     for period, text in marks:
         axes.axvline(period, color="black", linewidth=0.6, linestyle=":")
-        axes.annotate(text, (period, 1), xycoords=("data", "axes fraction"), fontsize=7, va="top", rotation=90)
+        axes.annotate(
+            text, (period, 1), xycoords=("data", "axes fraction"), fontsize=7, va="top", rotation=90
+        )
 
 
 def _save(figure: Any, path: Path) -> Path:

@@ -1,4 +1,5 @@
-"""All servers' prices, each server setting its own as `node.market.pricing` does: market.scarcity, once a period."""
+"""All servers' prices, each server setting its own as `node.market.pricing` does: market.scarcity, once a
+period."""
 
 from __future__ import annotations
 
@@ -28,9 +29,7 @@ class Quoting:
         """Micro-credits a pair that these servers ask for these cells."""
         return self._rule.price(np.full(len(cell), self._base, np.int64), self._levels(server, cell))
 
-    def next(
-        self, entries: Entries, pairs: FloatArray, replicas: IntArray, capacity: FloatArray
-    ) -> None:
+    def next(self, entries: Entries, pairs: FloatArray, replicas: IntArray, capacity: FloatArray) -> None:
         """A period later.
 
         Args:

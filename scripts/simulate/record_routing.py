@@ -1,12 +1,12 @@
-"""Record which experts a model's router chooses on text, and which experts its weights say go together: the data of
-the scenario `trained`.
+"""Record which experts a model's router chooses on text, and which experts its weights say go together: the
+data of the scenario `trained`.
 
 Run by `scripts/record_routing MODEL.gguf --learn TEXT --measure TEXT [--tokens N] [--out FILE]`.
 
-The text is read by panal's engine: llama.cpp with the experts lifted out and computed by its own kernels (which
-is byte-identical to plain llama.cpp, docs/architecture.md). With `--golden FILE` the choices of the prompts in
-such a file, made by plain llama.cpp a token at a time, are compared with those of this engine (NEAR_TIES).
-"""
+The text is read by panal's engine: llama.cpp with the experts lifted out and computed by its own kernels
+(which is byte-identical to plain llama.cpp, docs/architecture.md). With `--golden FILE` the choices of the
+prompts in such a file, made by plain llama.cpp a token at a time, are compared with those of this engine
+(NEAR_TIES)."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Recorder:
 
 
 NEAR_TIES = 0.005
-"""Share of the choices that may differ from plain llama.cpp's: those were made a token at a time, these many at
-a time, which changes last bits, and so which of two nearly equal experts comes fourth."""
+"""Share of the choices that may differ from plain llama.cpp's: those were made a token at a time, these many
+at a time, which changes last bits, and so which of two nearly equal experts comes fourth."""
 
 
 def check_golden(recorder: Recorder, golden: Path) -> tuple[int, int]:
@@ -95,7 +95,9 @@ def check_golden(recorder: Recorder, golden: Path) -> tuple[int, int]:
         same += int((found[:, :, :, None] == known[:, :, None, :]).any(axis=3).sum())
         compared += known.size
     if same < (1 - NEAR_TIES) * compared:
-        raise LocalError(f"{compared - same} of {compared} choices are not those of plain llama.cpp ({golden})")
+        raise LocalError(
+            f"{compared - same} of {compared} choices are not those of plain llama.cpp ({golden})"
+        )
     return same, compared
 
 
@@ -140,7 +142,9 @@ def record(args: argparse.Namespace) -> None:
                 kernels.close()
         routers = router_weights(stored.trunk)
     bonds = np.stack([together_by_router(routers[layer]) for layer in sorted(routers)])
-    np.savez_compressed(args.out, **found, bonds=bonds.astype(np.float16))
+    np.savez_compressed(
+        args.out, learn=found["learn"], measure=found["measure"], bonds=bonds.astype(np.float16)
+    )
     shapes = ", ".join(f"{name} {list(ids.shape)}" for name, ids in found.items())
     print(f"{args.out}: {shapes} (tokens, layers, used); {args.out.stat().st_size} bytes")
 

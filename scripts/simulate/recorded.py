@@ -1,4 +1,5 @@
-"""Recorded routing of a trained model: what tiny-qwen3moe-32e4 chose on text (scripts/record_routing). Reads a file."""
+"""Recorded routing of a trained model: what tiny-qwen3moe-32e4 chose on text (scripts/record_routing). Reads
+a file."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ import numpy as np
 from scripts.simulate.world import FloatArray, IntArray
 
 FILE = Path(__file__).with_name("tiny-qwen3moe-32e4.routing.npz")
-"""From 3,072 tokens each of calibration.txt (`learn`) and heldout_code.txt (`measure`) in shared/models: CPython
-text, which the model was trained on (the first) or for the most part not (the second). Only expert numbers are
-kept; and `bonds`, by which nodes make groups of experts: cosines between the router's rows (market.affinity)."""
+"""From 3,072 tokens each of calibration.txt (`learn`) and heldout_code.txt (`measure`) in shared/models:
+CPython text, which the model was trained on (the first) or for the most part not (the second). Only expert
+numbers are kept; and `bonds`, by which nodes make groups of experts: cosines between the router's rows
+(market.affinity)."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ Run by `scripts/simulate_market [--scenario NAME | all] [--nodes N] [--periods N
 [--json] [--attacks]`.
 
 Prices and placement are decided by the very functions that nodes use (market.scarcity, market.advice), each
-server for itself, from adverts alone. What is simulated and what the figures mean is in docs/market.md. The same
-arguments give the same figures, bit by bit: the digest shows it.
+server for itself, from adverts alone. What is simulated and what the figures mean is in docs/market.md. The
+same arguments give the same figures, bit by bit: the digest shows it.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="draw plots into it, a folder a scenario")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
-    parser.add_argument("--attacks", action="store_true", help=f"attack the market instead: {', '.join(ATTACKS)}")
+    parser.add_argument(
+        "--attacks", action="store_true", help=f"attack the market instead: {', '.join(ATTACKS)}"
+    )
     args = parser.parse_args(arguments)
     try:
         return _run(args)
@@ -120,7 +122,10 @@ def _run(args: argparse.Namespace) -> int:
                 from scripts.simulate.plots import draw  # needs matplotlib, which is no dependency of panal
 
                 told["plots"] = [
-                    str(path) for path in draw(scenario, list(runs.values()), base_price(scenario.shape), args.out / name)
+                    str(path)
+                    for path in draw(
+                        scenario, list(runs.values()), base_price(scenario.shape), args.out / name
+                    )
                 ]
         found.append(told)
         if not args.json:

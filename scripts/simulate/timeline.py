@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from routing.tariff import surcharges
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
 from scripts.simulate.placing import Strategy, Swarm
 from scripts.simulate.recorded import Recorded
 from scripts.simulate.touched import TokensOf, servers_touched
-from scripts.simulate.traffic import TURNS, Loads, least_wait, split_best, spread
+from scripts.simulate.traffic import TURNS, Entries, Loads, least_wait, split_best, spread
 from scripts.simulate.world import FloatArray, IntArray, Scenario, Servers, draw_servers
 
 LOOKS_AT_TOUCHED = 5
@@ -54,13 +55,15 @@ class Run:
 
     Attributes:
         most: largest load over capacity of a server, over the mean (all load over all capacity).
-        split: the same if a central hand split the demand over the replicas there are; NaN where not measured.
+        split: the same if a central hand split the demand over the replicas there are; NaN where not
+            measured.
         coverage: share of the cells that a live server holds, at the period's beginning...
         struck: ...and in the period in which servers vanished, before anybody could look.
         touched: servers asked, a token and layer; NaN where not measured.
         moved: bytes that a live server has taken up in the period, on average.
         paid: demand-weighted mean price over the base price; 0 where nothing is priced.
-        prices: float32 [periods, cells], micro-credits a pair: of each cell what its pairs cost on average.
+        prices: float32 [periods, cells], micro-credits a pair: the median of what is asked for each cell; NaN
+            where nobody asks.
         replicas, demand: [cells], at the end of the calm.
         final: held cells at the end.
     """
@@ -123,7 +126,7 @@ def play(
         layer = swarm.entries.cell // shape.experts
         turns = TURNS if period else 8 * TURNS
         loads = spread(
-            swarm.entries, _asked_together(swarm, prices, layer), layer, swarm.demand, servers.capacity, wait, turns
+            swarm.entries, *_asked(swarm, prices, layer), layer, swarm.demand, servers.capacity, wait, turns
         )
         wait = np.where(swarm.live, loads.wait, least_wait(scenario.load, servers.capacity))
         swarm.loads = loads
@@ -140,14 +143,28 @@ def play(
     return run
 
 
-def _asked_together(swarm: Swarm, prices: FloatArray, layer: IntArray) -> FloatArray:
-    """What each entry's server asks of a token in its layer: its mean price there (by that backbones choose,
-    routing.tariff), for each pair that it has cells for."""
-    place = swarm.entries.server * swarm.shape.layers + layer
-    tokens = swarm.demand.sum() / swarm.shape.layers / swarm.shape.used
+def _medians(entries: Entries, prices: FloatArray, n_cells: int) -> npt.NDArray[np.float32]:
+    """[cells], the lower median of each cell's entries; NaN where there are none."""
+    found = np.full(n_cells, np.nan, np.float32)
+    order = np.lexsort((prices, entries.cell))
+    counts = np.diff(np.append(entries.starts, len(entries)))
+    found[entries.held()] = prices[order[entries.starts + (counts - 1) // 2]]
+    return found
+
+
+def _asked(swarm: Swarm, prices: FloatArray, layer: IntArray) -> tuple[FloatArray, FloatArray]:
+    """By what backbones choose: what each entry's server asks on average in its layer (routing.tariff), for
+    each pair that a token has for it there; and the seconds that count for asking more than others do."""
+    layers = swarm.shape.layers
+    place = swarm.entries.server * layers + layer
+    tokens = swarm.demand.sum() / layers / swarm.shape.used
     mean = np.bincount(place, prices) / np.maximum(np.bincount(place), 1)
     pairs = np.maximum(1.0, np.bincount(place, swarm.demand[swarm.entries.cell]) / tokens)
-    return np.asarray((mean * pairs)[place])
+    dearer, holding = np.zeros(len(mean)), np.unique(place)
+    for each in range(layers):
+        theirs = holding[holding % layers == each]
+        dearer[theirs] = surcharges(mean[theirs])
+    return (mean * pairs)[place], dearer[place]
 
 
 def _note(
@@ -160,10 +177,8 @@ def _note(
     run.most.append(loads.use[swarm.live].max() / mean)
     run.coverage.append(float((np.bincount(cell, minlength=swarm.shape.cells) > 0).mean()))
     run.lost.append(loads.lost / swarm.demand.sum())
-    cost = np.bincount(cell, prices * loads.entry, swarm.shape.cells)
-    served = np.bincount(cell, loads.entry, swarm.shape.cells)
-    run.paid.append(float(cost.sum() / max(served.sum(), 1e-9)) / base)
-    run.prices.append((cost / np.maximum(served, 1e-9)).astype(np.float32))
+    run.paid.append(float((prices * loads.entry).sum() / max(loads.entry.sum(), 1e-9)) / base)
+    run.prices.append(_medians(swarm.entries, prices, swarm.shape.cells))
     if period % LOOKS_AT_TOUCHED == LOOKS_AT_TOUCHED - 1:
         best = split_best(swarm.entries, swarm.demand, capacity)
         run.split.append(best[swarm.live].max() / mean)
@@ -175,4 +190,3 @@ def _note(
     else:
         run.split.append(float("nan"))
         run.touched.append(float("nan"))
-

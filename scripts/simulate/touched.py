@@ -1,4 +1,5 @@
-"""How many servers a token asks in a layer: the nodes' own choice (routing.dispatch.choice) on drawn tokens. Pure."""
+"""How many servers a token asks in a layer: the nodes' own choice (routing.dispatch.choice) on drawn tokens.
+Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +25,13 @@ TokensOf = Callable[[int, int, int], IntArray]
 
 
 def servers_touched(
-    held: BoolArray, live: BoolArray, wait: FloatArray, layers: int, tokens_of: TokensOf, seed: int, period: int
+    held: BoolArray,
+    live: BoolArray,
+    wait: FloatArray,
+    layers: int,
+    tokens_of: TokensOf,
+    seed: int,
+    period: int,
 ) -> float:
     """Servers asked, a token and layer, on average; cells that nobody holds are passed over.
 
@@ -40,7 +47,9 @@ def servers_touched(
     for layer in range(layers):
         trips = np.exp(rng.normal(np.log(MEDIAN_TRIP), TRIP_SPREAD, (BACKBONES, len(there))))
         part = held[there, layer * experts : (layer + 1) * experts]
-        bits = [int.from_bytes(row.tobytes(), "little") for row in np.packbits(part, axis=1, bitorder="little")]
+        bits = [
+            int.from_bytes(row.tobytes(), "little") for row in np.packbits(part, axis=1, bitorder="little")
+        ]
         tokens = tokens_of(layer, BACKBONES * each, period)
         for backbone in range(BACKBONES):
             costs = trips[backbone] + wait[there]

@@ -1,13 +1,14 @@
 """Backbones spread the demand of each cell over its replicas, by expected wait and price. Pure.
 
 The many backbones' choices together are a logit: each has its own distance to each server, so a server that
-is dearer (in seconds) is still the best one for some. Of a cell's demand a replica gets a share in proportion to
+is dearer (in seconds) is still the best one for some. Of a cell's demand a replica gets a share in proportion
+to
 
     exp(-(wait of the server + seconds that its price is worth) / NEARNESS)
 
 where the wait grows with what the server is given (one queue, served at the server's capacity), and the price
-weighs as it does for nodes (market.preference). The loads at which waits and choices agree are found by turns:
-for each server its load given all others', all at once.
+weighs as it does for nodes (market.preference). The loads at which waits and choices agree are found by
+turns: for each server its load given all others', all at once.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ TURNS = 24
 """By then most loads are what they will be, if the turns begin at the waits of a period before."""
 
 HASTE = 0.7
-"""Which part of the way to the wait that fits its load a server goes in a turn, if all others stay as they are."""
+"""Which part of the way to the wait that fits its load a server goes in a turn, if all others stay as they
+are."""
 
 STRIDE = 4.0
 """How much a wait changes in a turn at most, in NEARNESS; long ones by half."""
 
 RESPONSES = (0.02, 2.0)
-"""By how much the logarithm of a server's load falls as its wait grows by NEARNESS: bounds of what is seen."""
+"""By how much the logarithm of a server's load falls as its wait grows by NEARNESS: bounds of what is
+seen."""
 
 FURTHEST = 500.0
 """The longest wait, in NEARNESS: of servers that alone hold what more is asked of than they can do."""
@@ -59,7 +62,8 @@ class Entries:
 
     Attributes:
         server, cell: int [entries].
-        starts: int [cells that are held]: where each one's entries begin; `of`: int [entries], its number among them.
+        starts: int [cells that are held]: where each one's entries begin; `of`: int [entries], its number
+            among them.
     """
 
     server: IntArray
@@ -111,6 +115,7 @@ class Loads:
 def spread(
     entries: Entries,
     prices: FloatArray,
+    dearer: FloatArray,
     layer: IntArray,
     demand: FloatArray,
     capacity: FloatArray,
@@ -120,8 +125,9 @@ def spread(
     """Spread the demand over replicas.
 
     Args:
-        prices: micro-credits of each entry, for the pairs that a token has of its server in that layer; all 0:
-            free. A server's wait counts once for them, its price for each.
+        prices: micro-credits of each entry, for the pairs that a token has of its server in that layer; all
+            0: free. A server's wait counts once for them, its price for each.
+        dearer: seconds that each entry's server is taken to be slower (routing.tariff.surcharges).
         layer: of each entry.
         demand: pairs a second, of each cell.
         capacity: pairs a second, of each server.
@@ -134,7 +140,7 @@ def spread(
     for turn in range(turns):
         entry = np.zeros(len(entries))
         for seconds, share in dear:
-            entry += share * entries.softmax(-near[entries.server] - seconds / NEARNESS)
+            entry += share * entries.softmax(-near[entries.server] - (dearer + seconds) / NEARNESS)
         entry *= asked
         use = np.maximum(np.bincount(entries.server, entry, len(capacity)) / capacity, LEAST_USE)
         if last_use is not None:
@@ -147,7 +153,7 @@ def spread(
             apart = np.log(use / fitting) / (respond + steep * NEARNESS)
             stride = np.maximum(STRIDE, near / 2)
             near = np.clip(near + np.clip(HASTE * apart, -stride, stride), 0.0, FURTHEST)
-    load = np.bincount(entries.server, entry, len(capacity))
+    load = np.bincount(entries.server, entry, len(capacity)).astype(np.float64)
     lost = float(demand.sum() - demand[entries.held()].sum())
     return Loads(entry, load, load / capacity, near * NEARNESS, lost)
 
@@ -171,8 +177,8 @@ def least_wait(use: float, capacity: FloatArray) -> FloatArray:
 
 
 def _use(wait: FloatArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The load over capacity at which a server is waited for so long (its own work, and the queue before it), and
-    by how much its logarithm grows with a second more."""
+    """The load over capacity at which a server is waited for so long (its own work, and the queue before it),
+    and by how much its logarithm grows with a second more."""
     queue = np.maximum(wait * capacity - 1.0, LEAST_USE)
     full = FULL / (1.0 - FULL)
     over = np.maximum(queue - full, 0.0)
@@ -185,8 +191,8 @@ def _use(wait: FloatArray, capacity: FloatArray) -> tuple[FloatArray, FloatArray
 def split_best(entries: Entries, demand: FloatArray, capacity: FloatArray, turns: int = 300) -> FloatArray:
     """[servers]: load over capacity if a central hand split each cell's demand so that the most is smallest.
 
-    Multiplicative weights: a cell's demand is split in proportion to its holders' weights, and a server's weight
-    falls as its use is above the mean, and rises as it is below (proportional allocation).
+    Multiplicative weights: a cell's demand is split in proportion to its holders' weights, and a server's
+    weight falls as its use is above the mean, and rises as it is below (proportional allocation).
     """
     weight = np.log(capacity / capacity.max())
     there = np.bincount(entries.server, minlength=len(capacity)) > 0

@@ -104,8 +104,8 @@ VANISHING = 0.3
 """Share of the live servers that vanish at once (issue 6, "Must hold" 2)."""
 
 LEAVING = 0.004
-"""Share of the live servers that leave in a period once the calm is over, as many as come: half of them within
-three hours, which is a home computer's day rather than a data centre's."""
+"""Share of the live servers that leave in a period once the calm is over, as many as come: half of them
+within three hours, which is a home computer's day rather than a data centre's."""
 
 SCENARIOS = {
     each.name: each
@@ -154,7 +154,9 @@ LEAST_UPLINK, MOST_UPLINK = 2e6, 500e6
 def draw_servers(scenario: Scenario, seed: int) -> Servers:
     """All servers of a run: `servers` at the beginning, then those that may come, one by one."""
     count = scenario.servers + round(scenario.servers * LEAVING * scenario.periods)
-    drawn = generator(seed, Draws.SERVERS).normal(size=(count, 2))  # more servers do not change the first ones
+    drawn = generator(seed, Draws.SERVERS).normal(
+        size=(count, 2)
+    )  # more servers do not change the first ones
     memory = np.exp(np.log(scenario.memory) + scenario.spread * drawn[:, 0])
     uplink = np.exp(np.log(MEDIAN_UPLINK) + UPLINK_SPREAD * drawn[:, 1])
     return Servers(

@@ -140,7 +140,7 @@ async def running_nginx(
 
 
 async def _listening(port: int) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while True:
             try:
                 stream = await trio.open_tcp_stream("127.0.0.1", port)

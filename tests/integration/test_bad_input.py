@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from node.model.expert_names import parse_expert_name
 from node.model.gguf.map import MappedModel
 from node.model.gguf.split import open_model
 from node.model.gguf.writer import TensorToWrite, write_gguf
+from tests.ready_panal import run_panal
 
 UNKNOWN_MODEL = "0123456789ab"
 PEER = "12D3KooWAkiRhEHk2yFAbqK2YdPZe21NLozHxDLpmJ9Vo9eq6FAE"
@@ -79,8 +79,7 @@ def bench(tmp_path: Path, demo_model: Path) -> Bench:
 
 
 def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return run_panal(*arguments)
 
 
 def is_refused(done: subprocess.CompletedProcess[str], *named: str) -> None:

@@ -12,6 +12,9 @@ from tests.integration.test_commands import panal
 
 pytestmark = pytest.mark.slow
 
+COUNT = 32
+"""Tokens of an answer."""
+
 
 def bench(tmp_path: Path, model: Path, *options: str, code: int = 0) -> Any:
     done = panal(
@@ -34,14 +37,14 @@ def test_fewer_trips_and_the_same_tokens(tmp_path: Path, demo_model: Path, sampl
     rows = bench(
         tmp_path,
         demo_model,
-        *("--prompt-tokens", "48", "-n", "60", "--home", "0,50%"),
+        *("--prompt-tokens", "48", "-n", str(COUNT), "--home", "0,50%"),
         *("--draft", "off,ngram,self6,auto,model6", "--draft-model", str(demo_model)),
         *sampling,
     )
     by_case = {(row["home"], row["draft"]): row for row in rows}
-    assert all(row["differ"] == 0 and row["tokens"] == 2 * 59 for row in rows)
+    assert all(row["differ"] == 0 and row["tokens"] == 2 * (COUNT - 1) for row in rows)
     plain, half = by_case["0", "off"], by_case["50%", "off"]
-    assert plain["trips_per_layer_token"] == 1.0 and plain["trips"] == 4 * 2 * 59
+    assert plain["trips_per_layer_token"] == 1.0 and plain["trips"] == 4 * 2 * (COUNT - 1)
     assert half["share"] == 0.5 and half["trips_per_layer_token"] == 0.5  # two of the four layers
     guessed = by_case["50%", "self6"]
     assert guessed["accepted"] > 0 and guessed["trips"] == 2 * guessed["passes"]

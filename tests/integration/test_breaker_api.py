@@ -105,9 +105,14 @@ def test_heads_that_never_end_give_way(door: OpenDoor, monkeypatch: pytest.Monke
     monkeypatch.setattr("node.http.door.MAX_CONNECTIONS", 4)
     with ExitStack() as ends:
         slow = [ends.enter_context(door.knock()) for _ in range(4)]
-        for each in slow:
+
+        def begun() -> int:
+            return sum(each.head_since is not None for each in door.door._open)
+
+        for each in slow:  # one after another: the first is the one that has been coming longest
+            before = begun()
             each.send(b"GET / HTTP/1.1\r\nHost: loc")
-        door.until(lambda: sum(each.head_since is not None for each in door.door._open) == 4)
+            door.until(lambda before=before: begun() == before + 1)  # type: ignore[misc]
         assert door.ask("GET / HTTP/1.1").status == 200
         assert slow[0].is_closed()
         slow[3].send(b"alhost\r\n\r\n")

@@ -21,6 +21,7 @@ from node.gateway.chat_template import ChatTemplate
 from node.local_swarm import LocalSwarm
 from tests.model_parts import ModelParts
 from tests.plain_answers import plain_answers
+from tests.ready_panal import run_panal
 from tests.swarm_process import PANAL, Home, NodeProcess, running, wait_until
 
 pytestmark = pytest.mark.slow
@@ -66,13 +67,8 @@ def running_node(home: Home) -> Iterator[NodeProcess]:
 
 def chat(home: Home, *lines: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     """A chat over pipes, greedy."""
-    return subprocess.run(
-        [*PANAL, "chat", "-c", str(home.config), "--temp", "0", *options],
-        input="".join(f"{line}\n" for line in lines),
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
+    said = "".join(f"{line}\n" for line in lines)
+    return run_panal("chat", "-c", home.config, "--temp", "0", *options, stdin=said, timeout=SECONDS)
 
 
 def told(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from tests.swarm_process import PANAL, Home, NodeProcess, free_port, generate, r
 pytestmark = pytest.mark.slow
 
 SOON = "import node.device.chooser as chooser; chooser.GAP_PATIENCE = 1.0; "
-CHOSEN_SECONDS = 30.0
+CHOSEN_SECONDS = 60.0
 """For a choice to be made and heard of; it takes some six seconds at first, one to four later."""
 
 MEMORY = "60%"
@@ -99,7 +99,7 @@ def test_two_nodes_serve_everything_between_them(swarm: Swarm) -> None:
     swarm.b.wait(lambda: swarm.all_of(swarm.a, swarm.b) == 48, CHOSEN_SECONDS, "b to choose the rest")
     for node in (swarm.a, swarm.b):
         assert 0.8 * budget < swarm.chosen(node).n_bytes(shapes) <= budget
-    swarm.b.wait(lambda: swarm.b.table.get(swarm.a.peer_id) == 1, 10, "a's advert")
+    swarm.b.wait(lambda: swarm.b.table.get(swarm.a.peer_id) == 1, CHOSEN_SECONDS, "a's advert")
     done = generate(swarm.ask)
     assert done.returncode == 0, done.stderr
 

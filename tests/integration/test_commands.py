@@ -21,6 +21,7 @@ import pytest
 from node.cli.demo import PROMPT
 from node.ranges import Ranges
 from routing.identity import Identity
+from tests.ready_panal import run_panal
 from tests.zoo.make_zoo import make
 
 pytestmark = pytest.mark.slow
@@ -31,8 +32,7 @@ END_SECONDS = 15.0
 
 
 def panal(*arguments: object, stdin: str | None = None, code: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, input=stdin or "")
+    done = run_panal(*arguments, stdin=stdin or "")
     assert done.returncode == code, done
     return done
 
@@ -80,10 +80,10 @@ def test_demo_has_its_page_and_its_api_up() -> None:
     try:
         assert demo.stdout is not None
         report = json.loads(demo.stdout.readline())
-        with urlopen(report["url"], timeout=10) as page:
+        with urlopen(report["url"], timeout=30) as page:
             assert page.status == 200 and "<title>panal</title>" in page.read().decode()
-        for _ in range(50):  # the page's facts are a second old at most
-            with urlopen(f"{report['url']}/api/status", timeout=10) as answer:
+        for _ in range(300):  # the page's facts are a second old at most
+            with urlopen(f"{report['url']}/api/status", timeout=30) as answer:
                 connected = sum(peer["connected"] for peer in json.load(answer)["peers"])
             if connected == 3:
                 break
@@ -92,10 +92,10 @@ def test_demo_has_its_page_and_its_api_up() -> None:
         asked = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
         request = Request(f"{report['url']}/v1/completions", json.dumps(asked).encode())
         request.add_header("Content-Type", "application/json")
-        with urlopen(request, timeout=10) as answer:
+        with urlopen(request, timeout=30) as answer:
             assert json.load(answer)["choices"][0]["text"] == report["text"]
         demo.send_signal(signal.SIGINT)
-        assert demo.wait(3) == 0
+        assert demo.wait(END_SECONDS) == 0
     finally:
         demo.kill()
         demo.communicate()

@@ -24,7 +24,8 @@ from node.engine import library as llama
 from node.engine.sampler import SamplingSettings
 from node.importing import import_model
 from node.model.store import Store
-from tests.swarm_process import PANAL, Home, NodeProcess, running, start_all, wait_until
+from tests.ready_panal import run_panal
+from tests.swarm_process import Home, NodeProcess, running, start_all, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -51,14 +52,7 @@ class Swarm:
     ask: Path
 
     def panal(self, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [*PANAL, *map(str, arguments)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = run_panal(*arguments)
         assert done.returncode == code, done
         return done
 

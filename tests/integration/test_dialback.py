@@ -50,6 +50,7 @@ from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.errors import StreamClosed
 from routing.quic.paths import Path as CarriedPath
+from tests.ready_panal import run_panal
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="needs more loopback addresses than 127.0.0.1"
@@ -467,8 +468,7 @@ def test_netcheck_names_each_check() -> None:
 
 
 def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return run_panal(*arguments)
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ async def nodes(*names: str) -> AsyncIterator[list[Node]]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(8):
+    with trio.fail_after(30):
         while not condition():
             await trio.sleep(0.005)
 
@@ -352,7 +352,7 @@ def test_a_peer_without_the_protocol_costs_little_and_the_end_is_noticed() -> No
             await trio.sleep(0.3)
             assert connection.is_open and not over.is_set()
             await connection.aclose()
-            with trio.fail_after(2):
+            with trio.fail_after(30):
                 await over.wait()
 
     run(test)

@@ -136,7 +136,7 @@ def with_backbone(stored: StoredModel, peers: Sequence[PeerAddress], test: Calla
             watch=watch,
         ) as live:
             await live.covered()
-            with trio.fail_after(5):
+            with trio.fail_after(30):
                 while len(live.table.peers()) < len(peers):
                     await trio.sleep(0.02)
             return await live.in_thread(lambda: test(Runs(live, strikers[0])))

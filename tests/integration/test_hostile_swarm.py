@@ -376,7 +376,7 @@ def test_a_backbone_is_not_led_astray_by_servers_that_do_not_exist(
     try:
         with running([known, other]):
             start_all([known, other])
-            wait_whole([known, other], 10)
+            wait_whole([known, other], 30)
             swarm_id, _ = protocols_of(known.home)
             target = Target(
                 quic=known.home.address,
@@ -392,7 +392,7 @@ def test_a_backbone_is_not_led_astray_by_servers_that_do_not_exist(
             )
             scene = Scene(known, target, b"", bystander)
             with attacking("servers_that_do_not_exist", scene):
-                known.wait(lambda: len(known.table) > 400, 20, "the table to fill")
+                known.wait(lambda: len(known.table) > 400, 30, "the table to fill")
                 begun = time.monotonic()
                 done = generate(asks.config)
                 print(f"\ngenerated in {time.monotonic() - begun:.1f} s, {bystander.datagrams} datagrams")

@@ -119,7 +119,7 @@ async def linked(*addresses: PeerAddress) -> AsyncIterator[tuple[PeerLinks, Even
 
 
 async def until(condition: Callable[[], object]) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(30):
         while not condition():
             await trio.sleep(0.002)
 

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from market.credit_line import Terms
 from market.receipt import CREDIT, Kind, SignedReceipt
 from node.cli.main import main
+from routing.errors import LocalError
 from routing.identity import Identity
 from tests.market_books import NOW, PRICE, Side, settle
 from tests.swarm_process import Home, NodeProcess, running, start_all
@@ -220,3 +222,36 @@ def test_settling_by_http_takes_the_token(seller: tuple[Owner, NodeProcess]) -> 
     for bad in (b"", b"{}", b"[]", b'{"peer": "x", "credits": 0}', b'{"peer": "x", "credits": 1.5}'):
         assert post(bad, **right) == 400
     assert post(b" " * 2_000, **right) == 413
+
+
+def test_what_is_not_signed_can_be_forgiven(tmp_path: Path) -> None:
+    side, free = Side("server", tmp_path), Side("free", tmp_path)
+    assert not side.serve(free, PAIRS, NOW, arrives=False)
+    account = side.account(free)
+    assert account.unsigned == OWED
+    with pytest.raises(LocalError, match=r"has not signed for 2\.6 credits"):
+        side.books.settle(free.peer, OWED, Kind.PAID, NOW)
+    with pytest.raises(LocalError, match="cannot be settled"):
+        side.books.settle(free.peer, OWED + 1, Kind.FORGIVEN, NOW)
+    side.do(side.books.settle(free.peer, OWED, Kind.FORGIVEN, NOW))
+    assert account.unsigned == 0 and account.owes == 0
+
+
+def test_a_debt_is_forgiven_with_what_is_not_signed(tmp_path: Path) -> None:
+    side, debtor = Side("server", tmp_path), Side("debtor", tmp_path)
+    assert not side.serve(debtor, PAIRS, NOW)
+    assert not settle(debtor, side, NOW)
+    assert not side.serve(debtor, PAIRS, NOW, arrives=False)
+    side.do(side.books.settle(debtor.peer, 2 * OWED, Kind.FORGIVEN, NOW))
+    assert side.account(debtor).unsigned == 0
+    assert not settle(side, debtor, NOW)
+    assert side.owed_by(debtor) == 0
+
+
+def test_who_signs_nothing_is_told_what_helps(tmp_path: Path) -> None:
+    terms = Terms(credit_line=100 * CREDIT, newcomers=OWED)
+    side = Side("server", tmp_path, terms)
+    free, late = Side("free", tmp_path), Side("late", tmp_path)
+    assert not side.serve(free, PAIRS, NOW, arrives=False)
+    assert 'sign nothing: set [market] mode = "fixed"' in side.serve(free, 1, NOW)
+    assert "today's credit for newcomers is used up" in side.serve(late, 1, NOW)

@@ -224,9 +224,9 @@ def test_who_is_killed_goes_on_and_nothing_that_both_signed_is_lost(village: Vil
         payer.interrupt()  # who settles ends as quickly as any
         payee._process.send_signal(signal.SIGCONT)
         signed = -owed(home, payee.peer_id)
-        payer.start().ready()  # and has what was signed countersigned when the two meet again
-        wait_until(settled(third), SOON, "the receipt of before")
-        assert owed(payee.home, home.peer_id) >= signed
+        payer.start().ready()  # and has what it signed countersigned when the two meet again
+        say(home, "while")
+        wait_until(settled(max(third, signed)), SOON, "the receipt of before")
 
 
 def test_a_payer_over_its_line_is_told_why_and_works_again_after_settling(village: Village) -> None:
@@ -237,7 +237,7 @@ def test_a_payer_over_its_line_is_told_why_and_works_again_after_settling(villag
         end = time.monotonic() + SOON
         while "it is owed too much" not in (done := generate(home.config, tokens=24)).stderr:
             assert time.monotonic() < end, done
-        assert done.returncode == 1 and "settle" in done.stderr, done
+        assert done.returncode == 1 and "its owner" in done.stderr, done
         assert done.stderr.count("\n") == 1  # one line that says all
         wait_until(lambda: agree(home, strict.home), SOON, "the books to agree")
         debt = owed(strict.home, home.peer_id)

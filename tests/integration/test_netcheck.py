@@ -23,14 +23,14 @@ from routing.quic.endpoint import Endpoint
 from routing.remembered import RememberedPeers
 from routing.wire.advert import decode_advert, sign_advert
 from tests.adverts import advert
-from tests.swarm_process import PANAL, Home, NodeProcess, running, start_all
+from tests.ready_panal import run_panal
+from tests.swarm_process import Home, NodeProcess, running, start_all
 
 SECONDS = 30
 
 
 def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [*PANAL, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return run_panal(*arguments)
 
 
 def checked(home: Home, code: int) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -24,6 +24,7 @@ from node.model.store import Store
 from node.prover import Crashed, Prover
 from routing.errors import LocalError
 from tests.model_parts import ModelParts
+from tests.ready_panal import run_panal
 
 Parts = Callable[..., ModelParts]
 ROOT = Path(__file__).parent.parent.parent
@@ -71,8 +72,7 @@ def output(demo: Path, target: Path) -> Path:
 
 
 def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return run_panal(*arguments)
 
 
 def is_refused(done: subprocess.CompletedProcess[str], *named: str) -> None:

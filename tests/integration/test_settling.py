@@ -98,8 +98,13 @@ def work(payer: Side, payee: Side, calls: int = 1) -> int:
 
 
 async def settled(payer: Side, payee: Side, total: int) -> None:
-    """Until both files say that this is owed."""
-    while (payee.owed_by(payer), payer.owed_by(payee)) != (total, -total):
+    """Until both files say that this is owed, and both nodes know what their files say."""
+
+    def said() -> list[int]:
+        in_memory = (payee.books.account(payer.peer_id), payer.books.account(payee.peer_id))
+        return [payee.owed_by(payer), payer.owed_by(payee), *(each.standing.owes for each in in_memory)]
+
+    while said() != [total, -total, total, -total]:
         await trio.sleep(0.02)
 
 

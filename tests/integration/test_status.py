@@ -28,6 +28,7 @@ from node.model.store import Store
 from node.status import facts
 from node.status.token import read_token
 from tests.metrics_text import read_metrics
+from tests.ready_panal import run_panal
 from tests.swarm_process import PANAL, Home, NodeProcess, free_port, running, start_all, wait_until
 
 pytestmark = pytest.mark.slow
@@ -71,15 +72,12 @@ class Swarm:
         return read_token(self.w.home.folder / "http-token")
 
     def status(self) -> facts.Status:
-        answer = httpx.get(f"{self.url}/api/status", timeout=10)
+        answer = httpx.get(f"{self.url}/api/status", timeout=30)
         assert answer.status_code == 200, answer.text
         return msgspec.json.decode(answer.content, type=facts.Status)
 
     def panal(self, *arguments: str, config: Path | None = None) -> subprocess.CompletedProcess[str]:
-        command = [*PANAL, *arguments, "-c", str(config or self.w.home.config)]
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-        )
+        return run_panal(*arguments, "-c", config or self.w.home.config)
 
     def peer(self, node: NodeProcess) -> facts.Peer | None:
         return next((each for each in self.status().peers if each.id == node.peer_id), None)
@@ -145,7 +143,7 @@ def test_an_answer_leaves_its_ledger_and_not_its_words(swarm: Swarm) -> None:
         timeout=60,
     )
     assert answer.status_code == 200, answer.text
-    wait_until(lambda: bool(swarm.status().answers), 5, "the answer to be noted")
+    wait_until(lambda: bool(swarm.status().answers), 30, "the answer to be noted")
     status = swarm.status()
     told = status.answers[0]
     assert told.stopped in ("length", "end") and told.prompt_tokens > 3 and told.tokens > 0
@@ -192,7 +190,7 @@ def test_watching_goes_on_until_ctrl_c(swarm: Swarm) -> None:
                 told = json.loads(watching.stdout.readline())
                 assert {peer["id"] for peer in told} == {swarm.a.peer_id, swarm.b.peer_id}
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(10) == 0 and watching.stderr.read() == ""
+            assert watching.wait(30) == 0 and watching.stderr.read() == ""
         finally:
             watching.kill()
 
@@ -240,11 +238,11 @@ def test_pausing_is_seen_here_and_by_peers_and_takes_the_token(swarm: Swarm) -> 
     assert status.node.serves[0].cells == 12  # on offer again when it resumes
     assert status.models[0].nodes == 2
     assert "paused by hand" in swarm.panal("status").stdout
-    swarm.a.wait(lambda: swarm.a.table.get(swarm.w.peer_id) == 0, 10, "w's advert to name no slices")
+    swarm.a.wait(lambda: swarm.a.table.get(swarm.w.peer_id) == 0, 30, "w's advert to name no slices")
     done = httpx.post(f"{swarm.url}/api/resume", headers=secret)
     assert done.status_code == 200 and done.json() == {"state": "serving", "pause": None}
     assert swarm.status().models[0].nodes == 3
-    swarm.a.wait(lambda: swarm.a.table.get(swarm.w.peer_id) == 1, 10, "w's advert to name its slice again")
+    swarm.a.wait(lambda: swarm.a.table.get(swarm.w.peer_id) == 1, 30, "w's advert to name its slice again")
 
 
 def test_a_killed_peer_is_offline_within_ten_seconds_and_comes_back(swarm: Swarm) -> None:
@@ -264,7 +262,7 @@ def test_a_killed_peer_is_offline_within_ten_seconds_and_comes_back(swarm: Swarm
         swarm.b.start().ready()
         back = _wait_for(events, swarm.b.peer_id, lambda peer: peer["state"] == "online")
         assert back["holds"]
-    wait_until(lambda: swarm.status().models[0].missing_cells == 0, 10, "its cells to count again")
+    wait_until(lambda: swarm.status().models[0].missing_cells == 0, 30, "its cells to count again")
 
 
 def test_without_a_node_there_is_one_line(swarm: Swarm) -> None:

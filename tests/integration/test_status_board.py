@@ -87,7 +87,7 @@ class Events:
 
     async def first(self, name: str) -> Any:
         """The content of the next event of a name."""
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             while True:
                 told, content = await self.next()
                 if told == name:
@@ -111,7 +111,7 @@ def test_a_node_tells_of_itself_its_peers_and_their_models(tmp_path: Path) -> No
             watched(place(address(boot)), serving("w"), tmp_path) as w,
         ):
             await until(lambda: len(w.node.table) == 3)
-            with trio.fail_after(8):
+            with trio.fail_after(30):
                 while True:
                     status = await w.status()
                     known = {peer.name: peer for peer in status.peers}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import stat
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from node.swarm_files import SwarmKey
 from routing.identity import Identity, PeerId
 from routing.invitation import Invitation
 from routing.membership import OPEN_SWARM, MemberCertificate, check_member
+from tests.ready_panal import run_panal
 
 STRANGER = "12D3KooWAkiRhEHk2yFAbqK2YdPZe21NLozHxDLpmJ9Vo9eq6FAE"
 ADDRESS = f"/ip4/192.0.2.7/udp/4190/quic-v1/p2p/{STRANGER}"
@@ -25,8 +25,7 @@ RELAY = f"/dns4/relay.example.org/tcp/443/tls/ws/p2p/{STRANGER}"
 
 
 def panal(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "node.cli.main", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    return run_panal(*arguments)
 
 
 def done(*arguments: object) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from market.account import Account
@@ -16,6 +16,7 @@ from market.credit_line import (
     SECONDS_A_DAY,
     SUBNET_SHARE,
     NewcomerPool,
+    Terms,
     earned_line,
 )
 from market.market_wire import Countersigned, Hello, NotSigned, Offer, Reason, decode, encode
@@ -35,6 +36,7 @@ from routing.errors import PeerError
 from tests.market_books import MODEL, NOW, PRICE, QUOTE, Side, experts, folder, identity
 
 MALLORY = identity("mallory")
+TERMS = Terms(credit_line=10**5 * CREDIT, newcomers=5_000 * CREDIT)
 
 MOST_GIFT = 0
 """µcr that two identities have earned together beyond what one with both histories has, below the cap."""
@@ -75,6 +77,58 @@ def test_ten_strangers_are_granted_no_more_than_one(draws: Draws, ids: int) -> N
         alone += credits * one.take(credits, "192.0.2.0/24", now)
         granted[number % ids] += credits * many.take(credits, "192.0.2.0/24", now)
     assert sum(granted) == alone <= 4 * per_day // SUBNET_SHARE
+
+
+Shares = list[tuple[int, int, bool]]
+
+
+@given(
+    history=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 50 * CREDIT), st.booleans()), min_size=1, max_size=12
+    )
+)
+@settings(max_examples=60)
+def test_a_history_split_over_two_identities_gets_no_more_work(history: Shares) -> None:
+    """What was given, by day, and whether by the second; after each gift as much is taken as can be."""
+    terms = Terms(credit_line=1_000 * CREDIT, newcomers=30 * CREDIT)
+    given = sum(credits for _, credits, _ in history)
+    days = len({day for day, _, _ in history})
+    with folder() as path:
+        taken = []
+        for names in (("one", "one"), ("one", "other")):
+            node = Side("bob", path / names[1], terms, price=CREDIT // 10)
+            total = 0
+            for day, credits, second in sorted(history):
+                peer = identity(names[second]).peer_id
+                account = node.books.account(peer)
+                account.standing.add(True, Kind.WORK, credits)
+                node.books.payee.changed(account)
+                total += _take_all(node, peer, NOW + day * SECONDS_A_DAY)
+            taken.append(total)
+            node.ledger.close()
+    alone, split = taken
+    # Half of the gifts and the welcome stay below the cap, so that nothing but the bounds themselves counts.
+    assert given // GIVEN_PER_LINE + days * terms.newcomers <= terms.credit_line
+    assert split <= alone + MOST_GIFT + 2 * CREDIT // 10  # as far as whole pairs go
+    assert alone <= given + given // GIVEN_PER_LINE + days * terms.newcomers
+
+
+def _take_all(node: Side, peer: str, now: float) -> int:
+    """Sign at once for whatever is given, until it is refused."""
+    payee = node.books.payee
+    account = node.books.account(peer)
+    taken, pairs = 0, 1_000
+    while pairs:
+        cost = pairs * node.prices.price
+        if payee.refusal(peer, now, cost):
+            pairs //= 2
+            continue
+        payee.served(peer, MODEL, 0, experts(pairs), now)
+        account.standing.add(False, Kind.WORK, cost)
+        payee.covered(account, cost, now)
+        payee.changed(account)
+        taken += cost
+    return taken
 
 
 # --- a liar ---
@@ -120,7 +174,7 @@ class Liar:
             case 7:
                 self.now += self.rng.choice([5, 400, EPOCH_SECONDS])
         if self.rng.random() < 0.05:
-            self.forgotten += self.account.unsigned
+            self.forgotten += self.account.unsigned + self.account.given_up
             self.ann.restart()
 
     def _take_work(self) -> None:
@@ -205,7 +259,10 @@ class Liar:
         # What Mallory has taken is on its account, but for what is said to be allowed.
         assert account.unsigned <= MOST_UNSIGNED
         signed = account.standing.consumed
-        assert self.served <= signed + signed // SLACK + account.unsigned + self.forgotten
+        unpaid = signed // SLACK + account.unsigned + account.given_up
+        assert self.served <= signed + unpaid + self.forgotten
+        days = self.now // SECONDS_A_DAY - NOW // SECONDS_A_DAY + 1
+        assert account.given_up + account.granted <= TERMS.newcomers * days
         # Nobody else can say that a debt to Ann is settled.
         assert account.standing.paid_to_us == account.standing.forgiven_by_us == 0
 
@@ -223,7 +280,7 @@ def test_a_liar_gets_no_credit_it_has_not_earned_and_harms_nobodys_name() -> Non
     convicted = took = 0
     for seed in range(30):
         with folder() as path:
-            ann = Side("ann", path)
+            ann = Side("ann", path, TERMS)
             liar = Liar(ann, random.Random(seed))
             for _ in range(120):
                 liar.step()

@@ -1,5 +1,5 @@
-"""The simulated market at small size: the same for one seed, near the optimum, covered again after a loss, and
-attacks that do not pay. At full size: scripts/simulate_market."""
+"""The simulated market at small size: the same for one seed, near the optimum, covered again after a loss,
+and attacks that do not pay. At full size: scripts/simulate_market."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from scripts.simulate.attacks import run_attacks
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
 from scripts.simulate.judging import digest, judge
-from scripts.simulate.placing import Central, Random, Swarm, pack
-from scripts.simulate.simulate_market import base_price, simulate
+from scripts.simulate.placing import Random, pack
+from scripts.simulate.simulate_market import simulate
 from scripts.simulate.timeline import Run, World, play
 from scripts.simulate.touched import servers_touched
 from scripts.simulate.traffic import Entries, least_wait, split_best, spread
 from scripts.simulate.world import Scenario, Shape, draw_servers
 
-SHAPE = Shape(layers=6, experts=32, used=4, cell_bytes=2_654_208, multiply_adds=4_718_592)
-SMALL = Scenario("mixed", SHAPE, 80, 50, memory=16.0, spread=0.8, least=4, most=192, calm=28, vanish=36)
+SHAPE = Shape(layers=4, experts=24, used=4, cell_bytes=2_654_208, multiply_adds=4_718_592)
+SMALL = Scenario("mixed", SHAPE, 60, 44, memory=12.0, spread=0.8, least=4, most=96, calm=30, vanish=36)
 
 
 def entries_of(held: np.ndarray) -> Entries:
@@ -35,7 +35,9 @@ def test_all_demand_is_served_once_and_waits_fit_loads(seed: int, priced: bool) 
     held = rng.random((12, 40)) < 0.3
     entries, demand, capacity = entries_of(held), rng.random(40) * 50, rng.random(12) * 500 + 100
     prices = rng.uniform(100, 5_000, len(entries)) * priced
-    loads = spread(entries, prices, entries.cell // 20, demand, capacity, least_wait(0.5, capacity), 200)
+    loads = spread(
+        entries, prices, prices * 1e-6, entries.cell // 20, demand, capacity, least_wait(0.5, capacity), 200
+    )
     covered = held.any(axis=0)
     assert loads.entry.sum() == pytest.approx(demand[covered].sum())
     assert loads.lost == pytest.approx(demand[~covered].sum(), abs=1e-6)
@@ -74,28 +76,28 @@ def test_hottest_quarter_takes_what_trained_models_show() -> None:
     shape = Shape(48, 128, 8, 1, 1)
     chances = np.sort(Demand(shape, 1.0, 1).chances(), axis=1)[:, ::-1]
     quarter = chances[:, :32].sum(axis=1) / chances.sum(axis=1)
-    assert 0.34 <= quarter.min() and quarter.max() <= 0.70
+    assert quarter.min() >= 0.34 and quarter.max() <= 0.70
 
 
 def test_servers_that_hold_whole_layers_are_asked_alone() -> None:
     tokens = Demand(SHAPE, 1.0, 1).tokens
-    whole = np.zeros((6, SHAPE.cells), dtype=np.bool_)
-    for layer in range(6):
-        whole[layer, layer * 32 : (layer + 1) * 32] = True
-    live, wait = np.ones(6, dtype=np.bool_), np.full(6, 0.01)
-    assert servers_touched(whole, live, wait, 6, tokens, 1, 0) == 1.0
+    whole = np.zeros((4, SHAPE.cells), dtype=np.bool_)
+    for layer in range(4):
+        whole[layer, layer * 24 : (layer + 1) * 24] = True
+    live, wait = np.ones(4, dtype=np.bool_), np.full(4, 0.01)
+    assert servers_touched(whole, live, wait, 4, tokens, 1, 0) == 1.0
     scattered = np.zeros((32, SHAPE.cells), dtype=np.bool_)
     for cell in range(SHAPE.cells):
         scattered[cell % 32, cell] = True
     live, wait = np.ones(32, dtype=np.bool_), np.full(32, 0.01)
-    assert servers_touched(scattered, live, wait, 6, tokens, 1, 0) == 4.0
+    assert servers_touched(scattered, live, wait, 4, tokens, 1, 0) == 4.0
 
 
 def test_the_same_servers_come_and_go_for_every_strategy() -> None:
     servers = draw_servers(SMALL, 3)
     there = who_is_there(SMALL, servers.count, 3)
     assert np.array_equal(there, who_is_there(SMALL, servers.count, 3))
-    assert there[: SMALL.calm].sum(axis=1).tolist() == [80] * SMALL.calm
+    assert there[: SMALL.calm].sum(axis=1).tolist() == [60] * SMALL.calm
     before, after = there[SMALL.vanish - 1], there[SMALL.vanish]
     assert after.sum() < 0.75 * before.sum()
 
@@ -105,10 +107,10 @@ def runs() -> dict[str, Run]:
     return simulate(SMALL, 1)
 
 
-def test_one_seed_gives_the_same_bits_and_another_does_not(runs: dict[str, Run]) -> None:
-    assert digest(simulate(SMALL, 1)) == digest(runs)
-    world = World.of(SMALL, 2)
-    assert digest({"random": play(world, Random(), 1.0)}) != digest({"random": runs["random"]})
+def test_one_seed_gives_the_same_bits_and_another_does_not() -> None:
+    brief = SMALL.sized(40, 15)
+    first = digest(simulate(brief, 1))
+    assert digest(simulate(brief, 1)) == first != digest(simulate(brief, 2))
 
 
 def test_the_market_holds_what_it_must(runs: dict[str, Run]) -> None:
@@ -116,7 +118,8 @@ def test_the_market_holds_what_it_must(runs: dict[str, Run]) -> None:
     assert not missed
 
 
+@pytest.mark.slow
 def test_attacks_do_not_pay() -> None:
-    told = run_attacks(SMALL, 1)
+    told = run_attacks(SMALL, 1, periods=36)
     missed = [f"{each['name']}: {each['figure']:.4f}" for each in told["must_hold"] if not each["met"]]
     assert not missed

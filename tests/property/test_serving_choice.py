@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.device.chooser import BALANCE_PATIENCE, GAP_PATIENCE, Chooser
+from node.device.chooser import BALANCE_PATIENCE, GAP_PATIENCE, Chooser, meanwhile
 from node.device.serving_choice import Choice, Counts, Servable, ServableLayer, Why, reconsider
 from node.home.call_bits import numbers
-from node.home.home_set import HomeSet
+from node.home.home_set import HomeSet, LayerShape
 
 TICK = GAP_PATIENCE / 2
 LONG_TICK = BALANCE_PATIENCE / 2
@@ -182,6 +182,24 @@ def test_the_cells_of_an_earlier_run_are_kept() -> None:
     node = Chooser(8, HomeSet.of_bits({2: 0b1111}))
     node.look(0.0, Servable(model, "peer"), {2: [3, 3, 3, 3]})
     assert node.serving.held(2) == 0b1111, "for now"
+
+
+@given(
+    bits=st.lists(st.integers(0, 255), min_size=9, max_size=9),
+    budget=st.integers(0, 30),
+)
+def test_what_is_given_up_is_served_until_the_new_is_there(bits: list[int], budget: int) -> None:
+    shapes = {layer: LayerShape(layer, 8, 8) for layer in range(3)}
+    chosen, there, served = (HomeSet.of_bits(dict(enumerate(bits[i : i + 3]))) for i in (0, 3, 6))
+    serving = meanwhile(chosen, there, served, budget, shapes)
+    here = chosen & there
+    assert (serving & chosen) == here, "all of the new that is there, and nothing of it that is not"
+    assert not (serving - here) - served
+    assert serving == here or serving.n_bytes(shapes) <= budget
+    if here == chosen:
+        assert serving == chosen, "then nothing of the old"
+    elif (here | served).n_bytes(shapes) <= budget:
+        assert serving == here | (served - chosen)
 
 
 def test_a_smaller_budget_than_before() -> None:

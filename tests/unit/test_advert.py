@@ -356,6 +356,15 @@ def test_too_many_slices_to_announce() -> None:
     assert "(6144)" in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_one_peer_is_one_replica_however_often_it_says_so() -> None:
+    held = Slice("experts", MODEL, "qwen3moe", experts=[(0, 47, [(0, 127)])])
+    signed(slices=[held, Slice("experts", "00" * 32, "qwen3moe", experts=[(0, 1, [(0, 7)])])])
+    signed(slices=[held, Slice("layers", MODEL, "qwen3moe", layers=[(0, 3)])])
+    for again in (held, Slice("experts", MODEL, "qwen3moe", experts=[(0, 0, [(0, 0)])])):
+        with pytest.raises(LocalError, match="two slices of one kind are for one model"):
+            signed(slices=[held, again])
+
+
 def test_half_of_a_large_model_fits_however_it_is_spread() -> None:
     """48 layers, 128 experts: sixteen runs in each layer, other ones in every layer."""
     scattered = [

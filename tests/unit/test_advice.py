@@ -18,9 +18,15 @@ GROUND = Ground.of(np.repeat(np.arange(LAYERS), EXPERTS), np.full(N, 10), np.ara
 NOTHING = np.zeros(N, np.bool_)
 
 
-def among(replicas: Floats | float, *, price: Floats | float = 100.0, demand: Floats | float = 1.0) -> View:
+def among(
+    replicas: Floats | float,
+    *,
+    price: Floats | float = 100.0,
+    demand: Floats | float = 1.0,
+    servers: float = 1.0,
+) -> View:
     full = [np.broadcast_to(np.asarray(each, np.float64), (N,)).copy() for each in (replicas, price, demand)]
-    return View(full[0], full[1], full[2], servers=1.0, before=np.zeros(N))
+    return View(full[0], full[1], full[2], servers, before=np.zeros(N))
 
 
 def advised(
@@ -91,8 +97,8 @@ def test_a_slow_uplink_leaves_what_is_asked_for_most_to_others() -> None:
 def test_a_whole_layer_is_worth_more_than_as_many_cells_of_several() -> None:
     demand = np.ones(N)
     demand[[8, 16, 24]] = 3.0
-    assert len(layers_of(advised(among(4.0, demand=demand), 80).cells)) == 1
-    found = advised(among(4.0, demand=demand), 80)
+    found = advised(among(4.0, demand=demand, servers=1000.0), 80)
+    assert len(layers_of(found.cells)) == 1
     assert set(found.reason[found.cells]) == {Reason.LAYER}
 
 

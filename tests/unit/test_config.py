@@ -124,6 +124,8 @@ def test_everything_said() -> None:
         ("[backbone]", "backbone: the key model is missing"),
         ("[market]\nmode='dear'", 'market.mode: \'dear\' is not one of "fixed", "free", "scarcity"'),
         ("[market]\nfloor=200\ncap=100", "market.floor is 200, above market.cap, which is 100"),
+        ("[market]\nmode='scarcity'\nfloor=0", "market.floor: expected a whole number >= 1"),
+        ("[market]\nmode='fixed'\nfloor=0\ncap=0", "market.floor: expected a whole number >= 1"),
         ("[market]\nprice=1.5", "market.price: expected a whole number, got a number"),
         ("[market]\nbudget_day=-1", "market.budget_day: expected a number >= 0"),
         ("[market]\naudit=2", "market.audit: expected a number <= 1"),

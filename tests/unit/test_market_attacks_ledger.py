@@ -112,6 +112,21 @@ def test_who_signs_nothing_gets_what_goes_unsigned(path: Path) -> None:
     )
 
 
+def test_who_has_lost_its_count_is_let_in_again_at_the_cost_of_the_welcome(path: Path) -> None:
+    server, rider = Side("bob", path, TERMS), identity("rider")
+    server.books.payee.pool.take(TERMS.newcomers, "", NOW)
+    account = server.books.account(rider.peer_id)
+    account.standing.provided = 2_000 * CREDIT  # it has a right to be served, and has signed before
+    account.standing.consumed = CREDIT
+    assert take(server, rider.peer_id, NOW) > GAIN_OF_NOT_SIGNING - COST
+    total = 0
+    for day in range(1, 8):
+        now = NOW + day * SECONDS_A_DAY
+        total += take(server, rider.peer_id, now)
+        assert total <= day * GAIN_OF_STRANGERS
+    assert total > 3 * GAIN_OF_STRANGERS
+
+
 @pytest.mark.parametrize("ids", [1, 10])
 def test_strangers_share_one_welcome_however_many_they_are(path: Path, ids: int) -> None:
     server = Side("bob", path, TERMS)
@@ -123,8 +138,11 @@ def test_strangers_share_one_welcome_however_many_they_are(path: Path, ids: int)
         if ids == 1:
             # signs for it all, and still gets no more than the welcome
             assert isinstance(tell_all(server, riders[0], now), Countersigned)
-    why = server.books.payee.refusal(identity("late").peer_id, now, COST)
-    assert "serve this node" in why and "panal market settle" in why
+    # who comes now is told what it may owe, and who owes as much as it may what would settle that
+    assert "may owe" in server.books.payee.refusal(identity("late").peer_id, now, COST)
+    if ids == 1:
+        why = server.books.payee.refusal(riders[0].peer_id, now, COST)
+        assert "serve this node" in why and "panal market settle" in why
 
 
 def tell_all(server: Side, payer: Identity, now: float) -> MarketMessage:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,6 +70,10 @@ def test_a_receipt_is_these_bytes() -> None:
     assert body[130:] == QUOTE.to_bytes(8, "little")
     assert Receipt.decode(body) == WORK
     assert SignedReceipt.decode(FULL.encode()) == FULL
+    # with both signatures: what other versions have signed must stay good
+    assert blake3(FULL.encode()).hexdigest() == (
+        "b58a7cb0226db5d5ba4a7c53cf73f9834e792859880b13f215e1507912b96f15"
+    )
 
 
 def test_both_signatures_are_of_who_must_sign() -> None:

@@ -59,10 +59,19 @@ def test_what_comes_to_light_during_a_quarantine_counts_once() -> None:
     assert quarantine.strike("liar", NOW + 1) == first
 
 
+def test_a_clock_that_was_years_ahead_keeps_nobody_out_for_years() -> None:
+    quarantine = Quarantine()
+    quarantine.strike("peer", NOW + 4 * 365 * 86_400)
+    assert not quarantine.holds("peer", NOW) and not quarantine.barred(NOW)
+    again = quarantine.strike("peer", NOW)
+    assert again.count == 2 and quarantine.holds("peer", NOW + 1)
+
+
 def test_clean_time_takes_strikes_back_one_by_one() -> None:
     quarantine = Quarantine()
-    for _ in range(3):
-        last = quarantine.strike("peer", quarantine.barred(0).get("peer", NOW))
+    last = quarantine.strike("peer", NOW)
+    for _ in range(2):
+        last = quarantine.strike("peer", last.until)
     assert quarantine.of("peer", last.until) == last
     for forgiven in range(3):
         at = last.until + forgiven * FORGIVE_AFTER + 1

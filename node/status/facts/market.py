@@ -32,6 +32,8 @@ class Credit(Struct, frozen=True):
         due: computed by it, and not covered by a receipt that it has countersigned.
         limit: what it may owe.
         refused: why it did not take the last receipt, "" if it did.
+        refuses: why it does not compute for this node, "" if it does, or was not asked.
+        refused_here: why this node does not compute for it, likewise.
         fault: why nothing is done with it any more, "" if all is well.
     """
 
@@ -41,6 +43,8 @@ class Credit(Struct, frozen=True):
     due: int
     limit: int
     refused: str
+    refuses: str
+    refused_here: str
     fault: str
 
 

@@ -24,6 +24,7 @@ WarningCode = Literal[
     "disk-full",
     "paused",
     "membership",
+    "credit",
 ]
 """What a warning is about. A later version may have more."""
 

@@ -1,0 +1,171 @@
+"""What goes wrong with a node's market without anybody's ill will: clocks, disks, absences."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from market import ledger_file_sqlite
+from market.accounts_payee import MOST_UNSIGNED
+from market.books import Books
+from market.credit_line import Terms
+from market.evidence_sqlite import AuditBook
+from market.ledger_sqlite import SqliteLedger
+from market.quarantine import Strikes
+from market.quotes import OwnQuotes
+from market.receipt import epoch_of
+from market.reputation import Dealings
+from market.scarcity import MAX_RATIO
+from node.config.shape import MAX_CAP_RATIO
+from node.market.quotes_port import OwnPrices
+from routing.errors import LocalError
+from tests.market_books import LAYER, MODEL, NOW, PRICE, RICH, Side, experts, folder, greet, settle
+from tests.unit.test_quarantine import EVIDENCE
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Side, Side]]:
+    """A payer and a payee with credit enough."""
+    with folder() as path:
+        sides = Side("payer", path), Side("payee", path)
+        yield sides
+        for side in sides:
+            side.ledger.close()
+
+
+def test_a_clock_in_1970_spoils_no_file(pair: tuple[Side, Side]) -> None:
+    """A board without a clock of its own starts there, and is told the time later."""
+    payer, payee = pair
+    for now in (0.0, 100.0, NOW):
+        greet(payer, payee, now)
+        assert payee.serve(payer, 1_000, now) == ""
+        assert settle(payer, payee, now) == ""
+        payer.restart()
+        payee.restart()
+    assert payee.owed_by(payer) == 3_000 * PRICE == -payer.owed_by(payee)
+
+
+@pytest.mark.parametrize("jumps", [(-3_600, -3_600), (3 * DAY, 3 * DAY), (40 * DAY, 0), (-400 * DAY, 0)])
+def test_clocks_that_jump_lose_nothing(pair: tuple[Side, Side], jumps: tuple[float, float]) -> None:
+    """An hour back by NTP; a suspended laptop; a wrong year on both that is put right."""
+    payer, payee = pair
+    for at, jump in enumerate((0.0, *jumps, jumps[-1])):
+        now = NOW + 900 * at + jump
+        assert payee.serve(payer, 1_000, now) == ""
+        assert settle(payer, payee, now) == ""
+    assert payee.owed_by(payer) == 4_000 * PRICE == -payer.owed_by(payee)
+    assert not payee.account(payer).fault and not payer.account(payee).fault
+
+
+def test_who_comes_back_when_its_quote_is_over_can_still_sign_for_all_it_had(pair: tuple[Side, Side]) -> None:
+    """It owes as much as may go unsigned, so it gets no work, and by that no newer quote to sign by."""
+    payer, payee = pair
+    own = OwnQuotes()
+    cells = {LAYER: (np.arange(60), np.full(60, PRICE))}
+    own.issue(MODEL.hex(), cells, NOW, 4_000)
+    prices = OwnPrices()
+    prices.quotes = own
+    terms = Terms(RICH.credit_line, MOST_UNSIGNED)
+    payee.books = Books(payee.identity, terms, prices, payee.ledger.load(NOW))
+    greet(payer, payee, NOW)
+    pairs = MOST_UNSIGNED // PRICE
+    assert payee.serve(payer, pairs, NOW) == ""
+    later = NOW + DAY / 4
+    own.issue(MODEL.hex(), cells, later, 4_000)
+    own.issue(MODEL.hex(), cells, later + 1_000, 4_000)
+    assert not prices.valid(payer.prices.number, later)
+    assert payee.serve(payer, 100, later) != ""
+    assert settle(payer, payee, later) == ""
+    assert payee.owed_by(payer) == pairs * PRICE and payee.account(payer).unsigned == 0
+    # For less than it had, the quote matters.
+    payee.books.payee.served(payer.peer, MODEL, LAYER, experts(1_000), later)
+    payer.books.payer.answered(payee.peer, MODEL, LAYER, experts(500), payer.prices, later)
+    assert "is over" in settle(payer, payee, later)
+
+
+def full(database: sqlite3.Connection) -> None:
+    """No page more fits on the disk."""
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    database.execute(f"PRAGMA max_page_count = {pages}")
+
+
+def test_a_full_disk_stops_receipts_and_nothing_else(pair: tuple[Side, Side]) -> None:
+    """What is not written is not signed. Work goes on within what may go unsigned; then all is caught up."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == "" and settle(payer, payee, NOW) == ""
+    full(payee.ledger._db)
+    fine, failed = 0, ""
+    for hour in range(1, 200):
+        now = NOW + hour * 3_600
+        assert payee.serve(payer, 1_000, now) == ""
+        step = payer.books.offer(payee.peer, now)
+        assert step is not None
+        try:
+            reply = payee.do(payee.books.received(payer.peer, payer.do(step), now))
+        except LocalError as error:
+            failed = str(error)
+            break
+        payer.do(payer.books.replied(payee.peer, reply, now))
+        fine += 1
+    assert "full" in failed and "check the disk" in failed
+    assert payee.account(payer).standing.consumed == (1 + fine) * 1_000 * PRICE
+    payee.ledger._db.execute("PRAGMA max_page_count = 100000")
+    assert settle(payer, payee, now + 10) == ""
+    assert payee.owed_by(payer) == (2 + fine) * 1_000 * PRICE
+    payee.restart()
+    assert payee.owed_by(payer) == (2 + fine) * 1_000 * PRICE
+
+
+def test_a_full_disk_is_one_line_of_the_audits_book(tmp_path: Path) -> None:
+    book = AuditBook(tmp_path / "audit.db")
+    full(book._db)
+    with pytest.raises(LocalError, match=r"audit\.db: cannot be written: database or disk is full"):
+        book.keep_dealings([(f"peer {number}" * 20, Dealings(5, 0.5, 2.0)) for number in range(500)])
+    assert book.dealings() == []
+    book._db.execute("PRAGMA max_page_count = 100000")
+    book.strike("liar", Strikes(1, NOW + 60, NOW), EVIDENCE)
+    assert [peer for peer, _ in book.strikes()] == ["liar"]
+    book.close()
+
+
+def test_what_config_calls_a_range_is_what_prices_call_one() -> None:
+    assert MAX_CAP_RATIO == MAX_RATIO
+
+
+def test_epochs_begin_at_one() -> None:
+    assert [epoch_of(now) for now in (-5.0, 0.0, 3_599.9, 7_200.0)] == [1, 1, 1, 2]
+
+
+def test_a_ledger_of_another_process_is_left_alone(tmp_path: Path) -> None:
+    """Two nodes from one folder: the one that opened it last writes, the other says so and signs nothing."""
+    first = SqliteLedger(tmp_path / "market.db")
+    second = SqliteLedger(tmp_path / "market.db")
+    with pytest.raises(LocalError, match="another process"):
+        first.write(())
+    second.write(())
+    first.close()
+    second.close()
+
+
+def test_a_file_that_cannot_be_written_is_not_called_damaged(tmp_path: Path) -> None:
+    """Who is told to move it away, and does, has lost what was fine."""
+    path = tmp_path / "market.db"
+    SqliteLedger(path).close()
+    holder = sqlite3.connect(path)
+    holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger_file_sqlite, "BUSY_SECONDS", 0.0)
+        with pytest.raises(LocalError, match=r"database is locked.*check the disk; what is in it stays"):
+            SqliteLedger(path)
+    holder.close()
+    path.write_bytes(b"something else entirely " * 100)
+    with pytest.raises(LocalError, match="move it and its -wal file away"):
+        SqliteLedger(path)
