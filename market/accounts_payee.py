@@ -231,7 +231,7 @@ class PayeeAccounts:
         )
         if not account.is_signed and account.unsigned:
             return f'{owes}, and sign nothing: set [market] mode = "fixed" to pay; its owner may forgive the rest'
-        if account.owes <= 0 and self.pool.left(account.subnet) < pending:
+        if account.owes <= 0 and self.pool.left(account.subnet, self._now) < pending:
             return f"{owes}: today's credit for newcomers is used up; it begins anew at midnight UTC"
         return f"{owes}: serve this node as much, or its owner settles (panal market settle)"
 

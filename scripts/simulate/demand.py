@@ -51,7 +51,7 @@ class Demand:
             left = self._shape.used - (chances >= 1.0).sum(axis=1, keepdims=True).astype(np.float64)
             if not np.any((chances < 1.0) != free):
                 break
-        return chances
+        return np.asarray(chances)
 
     def by_cell(self) -> FloatArray:
         """[cells]: pairs a second."""

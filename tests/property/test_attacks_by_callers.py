@@ -15,11 +15,13 @@ import pytest
 from market.accounts_payee import MOST_UNSIGNED, SLACK
 from market.books import Books
 from market.credit_line import MOST_LINES, SECONDS_A_DAY, SUBNET_SHARE, Terms
+from market.forgetting import forgettable
 from market.market_wire import Countersigned, Hello, NotSigned, Offer, Reason, encode
 from market.price_book import PriceBook
 from market.quotes import OwnQuotes
-from market.receipt import CREDIT, MAX_TOTAL, Kind, Receipt, epoch_of, sign
+from market.receipt import CREDIT, MAX_TOTAL, Kind, Receipt, SignedReceipt, epoch_of, sign
 from market.reputation import Reputation
+from market.stream import MAX_SUM, Accepting, Judged
 from node.market.quotes_port import OwnPrices
 from routing.errors import PeerError
 from routing.wire.advert import CLOCK_SKEW
@@ -79,6 +81,44 @@ def test_ten_who_wash_are_as_poor_as_before_and_keep_nobody_out() -> None:
         assert ann.serve(bob, CALL, NOW) == ""
         for side in (ann, bob):
             side.ledger.close()
+
+
+def test_debts_that_cost_nothing_push_none_out_of_the_books() -> None:
+    """Where as many accounts are kept as may be, the smallest loan makes room, not the smallest claim.
+
+    Damage: none to who has had something. A claim is only ever lost where more was lent to all others.
+    """
+    with folder() as path:
+        ann, bob = Side("ann", path, TERMS), identity("bob").peer_id
+        lent = take(ann, bob, most=2 * WORK)
+        assert isinstance(tell(ann, bob, fake("bob", "ann", lent)), Countersigned)
+        washers = [identity(f"washer {number}").peer_id for number in range(3)]
+        for number, peer in enumerate(washers):
+            assert isinstance(tell(ann, peer, fake(f"washer {number}", "ann", MAX_TOTAL)), Countersigned)
+        accounts = [ann.books.account(peer) for peer in (bob, *washers)]
+        ann.restart()
+        again = [ann.books.account(peer) for peer in (bob, *washers)]
+        ann.ledger.close()
+    assert forgettable(accounts, NOW) in washers
+    assert forgettable(accounts[:1], NOW) == bob, "it is the last to go, and does"
+    assert forgettable(again, NOW) in washers, "also after a restart"
+
+
+def test_totals_never_outgrow_the_file() -> None:
+    """A payer that signs for the most a receipt can say, hour by hour, would reach 2^63 in six weeks, and no
+    ledger that holds such a sum can be opened. Damage: none."""
+    receipt = fake("washer", "ann", MAX_TOTAL, MAX_TOTAL).receipt
+    stream = Accepting(receipt.payer, receipt.payee, Kind.WORK)
+    for hours in range(10_000):
+        epoch, before = receipt.epoch + hours, stream.full
+        previous = (0, 0) if before is None else (before.receipt.epoch, before.receipt.n)
+        signed = SignedReceipt(
+            replace(receipt, epoch=epoch, n=hours + 1, previous=previous), b"first", b"second"
+        )
+        if stream.judge(signed, epoch * 3_600.0).judged is not Judged.NEW:
+            break
+        stream.take(signed)
+    assert hours == 512 and stream.total_credits == MAX_SUM == 2**62
 
 
 def test_who_settles_what_nobody_owes_takes_no_room() -> None:

@@ -12,9 +12,9 @@ from scripts.simulate.attacks import run_attacks
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
 from scripts.simulate.judging import digest, judge
-from scripts.simulate.placing import Random, pack
+from scripts.simulate.placing import pack
 from scripts.simulate.simulate_market import simulate
-from scripts.simulate.timeline import Run, World, play
+from scripts.simulate.timeline import Run
 from scripts.simulate.touched import servers_touched
 from scripts.simulate.traffic import Entries, least_wait, split_best, spread
 from scripts.simulate.world import Scenario, Shape, draw_servers
@@ -107,12 +107,14 @@ def runs() -> dict[str, Run]:
     return simulate(SMALL, 1)
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_bits_and_another_does_not() -> None:
     brief = SMALL.sized(40, 15)
     first = digest(simulate(brief, 1))
     assert digest(simulate(brief, 1)) == first != digest(simulate(brief, 2))
 
 
+@pytest.mark.slow
 def test_the_market_holds_what_it_must(runs: dict[str, Run]) -> None:
     missed = [f"{each.name}: {each.figure:.3f}" for each in judge(SMALL, runs) if not each.met]
     assert not missed

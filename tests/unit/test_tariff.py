@@ -11,7 +11,7 @@ from routing.dispatch.plan import assign
 from routing.estimates import Estimates
 from routing.latency import Cost
 from routing.table import CallShape, HolderTable
-from routing.tariff import Prices, Tariff
+from routing.tariff import COMPETITORS, DEARER_SECONDS, TEASER, Prices, Tariff, surcharges
 from routing.weighing import PRICE_SECONDS, WEIGH_SECONDS, Weighing
 from routing.wire.holdings import Holdings, Slice
 
@@ -138,3 +138,36 @@ def test_prices_are_looked_at_now_and_then_and_when_somebody_comes() -> None:
     weighing.tariff = None
     weighing.look(now + 2 * WEIGH_SECONDS + PRICE_SECONDS)
     assert not table.holders(0, 0).is_priced
+
+
+def test_asking_twice_as_much_counts_as_being_so_much_slower() -> None:
+    asked = np.array([100.0, 200.0, 400.0, 100.0, 150.0, 0.0])
+    found = surcharges(asked)
+    assert found[:4] == pytest.approx([0.0, DEARER_SECONDS, 2 * DEARER_SECONDS, 0.0])
+    assert 0 < found[4] < DEARER_SECONDS and found[5] == 0.0
+    assert (np.diff(found[np.argsort(asked)]) >= 0).all()
+
+
+def test_few_servers_are_not_compared() -> None:
+    few = np.append(np.full(COMPETITORS - 2, 100.0), [1600.0, 0.0])
+    assert not surcharges(few).any() and not surcharges(np.zeros(0)).any()
+
+
+def test_one_teaser_does_not_make_all_others_dear() -> None:
+    asked = np.append(np.full(9, 100.0), 1.0)
+    assert surcharges(asked) == pytest.approx([*[DEARER_SECONDS * np.log2(TEASER)] * 9, 0.0])
+
+
+def test_who_asks_more_than_many_others_is_taken_for_slower() -> None:
+    peers = "abcdef"
+    table = table_of(*peers)
+    table.weigh({peer: Cost(0.05, 0) for peer in peers} | {"a": Cost(0.03, 0)}, [])
+    prices = dict.fromkeys(peers, 100.0)
+    table.price(tariff("fast", SECOND, lambda peer_id, layer: prices[peer_id]))
+    assert asked(table) == "a"
+    prices["a"] = 400.0
+    table.price(tariff("fast", SECOND, lambda peer_id, layer: prices[peer_id]))
+    assert asked(table) != "a"
+    assert {each.peer_id: each.cost for each in table.holders(0, 0).holders}["a"] == pytest.approx(0.09)
+    table.price(None)
+    assert asked(table) == "a"
