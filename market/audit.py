@@ -3,9 +3,10 @@
 1. A share of the calls is run again after they were answered; which ones is drawn then, so nobody can know it
    while answering. A peer under suspicion is looked at MORE_OFTEN.
 2. What this node computes itself is decisive. Else two that differ by more than any kind of CPU explains
-   (FAR) need an arbiter: a third replica. Who stands alone against two is convicted if they together have
-   more standing than it has: newcomers have none, so their word convicts nobody. A peer that contradicts
-   itself is convicted by that.
+   (FAR) need an arbiter: a third replica. Who stands alone against two is convicted if they together had
+   more standing before than it has: newcomers have none, so their word convicts nobody. (To agree gives some:
+   without cells of its own a node believes in the end those that keep agreeing.) A peer that contradicts itself
+   is convicted by that.
 3. Somewhat off throughout (OFF) is a mark. OFF_MARKS of them within OFF_WINDOW comparisons are a proof as
    good as FAR: by bad luck that comes once in 10 million comparisons (market.verdict), and the marks have to
    be of several calls.
@@ -190,8 +191,9 @@ class Audits:
         if one == other:
             return self.unsettled(first.peer_id, second.peer_id, between)
         odd, right, found = (second, first, with_second) if one else (first, second, with_first)
+        convincing = decisive or self._outweighed(odd.peer_id, (right.peer_id, arbiter.peer_id))
         agreed = self._agreed(right.peer_id, arbiter.peer_id, with_first if one else with_second)
-        if not decisive and not self._outweighed(odd.peer_id, (right.peer_id, arbiter.peer_id)):
+        if not convincing:
             ruling = self.unsettled(odd.peer_id, right.peer_id, found)
         else:
             evidence = [found] if decisive else [found, between]

@@ -8,8 +8,8 @@ FAR  one row is so far off that no kind of CPU explains it: a proof by itself.
 OFF  the middle one of the rows is off. No proof alone (market.audit counts): a call may have but one row.
 
 Measured: experts of four trained small models (two of them, each as Q4_K_M and Q8_0) on hidden states of real
-text, weighted rows, the pinned build (AVX2) against ggml 0.25.3 built for SSE4.2 (432,000 rows) and for AVX-512
-(19,200, nearly all equal); the figures are of 1 - cosine, and in brackets of |length ratio - 1|:
+text, weighted rows, the pinned build (AVX2) against ggml 0.25.3 built for SSE4.2 (432,000 rows) and for
+AVX-512 (19,200, nearly all equal); the figures are of 1 - cosine, and in brackets of |length ratio - 1|:
 
     another kind of CPU, f32 or f16 wire   99.9 % below 1e-7 (2e-4), the worst 2.3e-5 (2.7e-3)
     another kind of CPU, int8 wire         99.9 % below 3e-6 (2e-4), the worst 4.8e-5 (3.5e-3)
@@ -34,9 +34,9 @@ from routing.wire.codecs import Codec, Float32Array
 
 FAR_COSINE = 5e-4
 FAR_LENGTH = 0.025
-"""Limits of one row: ten and seven times the worst that another kind of CPU was seen to give, on any wire. (The
-tail falls about as 1/x: past 1e-7 lies 1 row in 1,000, past 1e-5 1 in 50,000; past this, were it to go on so,
-1 in 2 million.)"""
+"""Limits of one row: ten and seven times the worst that another kind of CPU was seen to give, on any wire.
+(The tail falls about as 1/x: past 1e-7 lies 1 row in 1,000, past 1e-5 1 in 50,000; past this, were it to go on
+so, 1 in 2 million.)"""
 
 OFF_COSINE = 1e-5
 OFF_COSINE_INT8 = 3e-5

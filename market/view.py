@@ -17,9 +17,9 @@ import numpy as np
 
 from market.ground import Bools, Floats, Ints
 
-STRANGER = 0.25
-"""Weight of a holder that has not answered this node yet: ten such identities do not make up a replica
-floor."""
+STRANGER = 0.15
+"""Weight of a holder that has not answered this node yet: ten such identities, and the one server that they
+belong to, do not make up a replica floor. Else it could have a cell for itself."""
 
 LONE_CLAIM = 0.25
 """How far one holder's price moves what is believed, from the base price towards what it asks."""

@@ -63,10 +63,11 @@ def test_claimed_capacity_makes_no_cell_dearer(answering: int) -> None:
 
 
 def test_a_device_with_room_takes_cells_that_only_strangers_claim() -> None:
-    """Damage: none to coverage. Ten identities that were never heard answering are no replica floor."""
+    """Damage: none to coverage. Ten identities that were never heard answering are no replica floor, not even
+    with the one server that they belong to: it does not keep the cell for itself."""
     cells = 8
     ground = Ground.of(np.zeros(cells, np.int32), np.full(cells, 1_000))
-    claims = np.where(np.arange(cells) < 3, IDS * STRANGER, 4.0)
+    claims = np.where(np.arange(cells) < 3, 1 + IDS * STRANGER, 4.0)
     view = View(claims, np.full(cells, 100.0), np.full(cells, 10.0), 4.0)
     nothing = np.zeros(cells, np.bool_)
     for number in range(20):

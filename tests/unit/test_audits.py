@@ -164,14 +164,30 @@ def test_nobody_is_convicted_on_one_word() -> None:
 
 def test_a_third_decides_if_the_two_weigh_more() -> None:
     y, false = right(2, 5), right(2, 6)
-    for standing, guilty in ((0.0, ("liar",)), (1_000.0, ())):
+    for standing, others, guilty in ((0.0, 1.0, ("liar",)), (1_000.0, 1.0, ()), (0.0, 0.0, ())):
         reputation = Reputation()
         reputation.agreed("liar", standing)
+        reputation.agreed("a", others)
         audits = Audits(SHARE, reputation)
         sample, word = sample_of(false, "liar"), Word("a", OURS, y)
         assert audits.check(sample, word).outcome is Outcome.OPEN
         ruling = audits.arbitrate(sample, word, Word("b", OURS, y))
         assert ruling.guilty == guilty and set(ruling.agreed) == {"a", "b"}
+
+
+def test_newcomers_that_keep_agreeing_are_believed_in_the_end() -> None:
+    """Where there is nobody else to ask; who has standing already outlasts them for long."""
+    y, false = right(2, 5), right(2, 6)
+    needed = []
+    for standing in (0.0, 5.0, 50.0):
+        reputation = Reputation()
+        reputation.agreed("odd", standing)
+        audits = Audits(SHARE, reputation)
+        for number in range(1, 1_000):
+            if audits.arbitrate(sample_of(false, "odd"), Word("a", OURS, y), Word("b", OURS, y)).guilty:
+                needed.append(number)
+                break
+    assert needed[0] == 2 and needed == sorted(set(needed)) and needed[2] > 100
 
 
 def test_the_checker_may_be_the_liar() -> None:
