@@ -17,8 +17,8 @@ from scripts.simulate.traffic import Loads
 from scripts.simulate.world import PERIOD, Scenario
 
 PERIODS = 50
-"""Of a run. From the middle on, when prices and placement have settled, the attackers attack; the last two fifths
-count."""
+"""Of a run. From the middle on, when prices and placement have settled, the attackers attack; the last two
+fifths count."""
 
 IDENTITIES = 10
 """Of an attacker."""

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from routing.tariff import surcharges
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
+from scripts.simulate.ideal_split import split_best
 from scripts.simulate.placing import Strategy, Swarm
 from scripts.simulate.recorded import Recorded
 from scripts.simulate.touched import TokensOf, servers_touched
-from scripts.simulate.traffic import TURNS, Entries, Loads, least_wait, split_best, spread
+from scripts.simulate.traffic import TURNS, Entries, Loads, least_wait, spread
 from scripts.simulate.world import FloatArray, IntArray, Scenario, Servers, draw_servers
 
 LOOKS_AT_TOUCHED = 5

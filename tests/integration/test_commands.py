@@ -391,18 +391,21 @@ def test_a_slice_file_can_be_looked_into(tmp_path: Path, demo_model: Path) -> No
 def test_import_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
     """At any moment, also inside a callback from C, which would swallow the interrupt."""
     command = [sys.executable, "-m", "node.cli.main", "model", "import", str(demo_model), "--store"]
-    codes = []
-    for number in range(8):
+    codes = list[int]()
+    # later and later: on a slow machine the first of them meet Python, which has not come to us yet
+    while len(codes) < 8 or (130 not in codes and len(codes) < 24):
+        number = len(codes)
         process = subprocess.Popen(
             [*command, str(tmp_path / str(number))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        time.sleep(0.15 + 0.03 * number)
+        time.sleep(0.15 * 1.2**number)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=END_SECONDS)
-        assert "Traceback" not in stderr and "ignored" not in stderr, stderr
         codes.append(process.returncode)
-        # Python has no handler in its first moments: then the signal itself ends the process.
-        assert process.returncode in (0, 130, -signal.SIGINT)
+        # Python has no handler in its first moments: then the signal itself ends the process, or Python's start.
+        if "init_import_site" not in stderr:
+            assert "Traceback" not in stderr and "ignored" not in stderr, stderr
+            assert process.returncode in (0, 130, -signal.SIGINT)
         assert list((tmp_path / str(number) / "models").glob(".new-*")) == []
     assert 130 in codes
 

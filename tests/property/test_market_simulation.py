@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scripts.simulate.attacks import run_attacks
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
+from scripts.simulate.ideal_split import split_best
 from scripts.simulate.judging import digest, judge
 from scripts.simulate.placing import pack
 from scripts.simulate.simulate_market import simulate
 from scripts.simulate.timeline import Run
 from scripts.simulate.touched import servers_touched
-from scripts.simulate.traffic import Entries, least_wait, split_best, spread
+from scripts.simulate.traffic import Entries, least_wait, spread
 from scripts.simulate.world import Scenario, Shape, draw_servers
 
 SHAPE = Shape(layers=4, experts=24, used=4, cell_bytes=2_654_208, multiply_adds=4_718_592)
