@@ -22,9 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from market.account import Account
-from market.credit_line import MOST_LINES, NewcomerPool, Terms, earned_line
+from market.credit_line import MOST_LINES, SECONDS_A_DAY, NewcomerPool, Terms, earned_line
 from market.credits import credits_text
-from market.receipt import CREDIT, Receipt
+from market.ledger import FORGET_EPOCHS
+from market.receipt import CREDIT, Receipt, epoch_of
 
 MOST_UNSIGNED = 250 * CREDIT
 """µcr computed for a peer without a receipt: a few seconds of a long prompt at its quickest, half of which is
@@ -73,6 +74,8 @@ class PayeeAccounts:
         self.honours: Callable[[str], bool] = lambda peer: True
         self._now = 0.0
         self._debts = 0
+        self._counted: dict[str, Account] = {}  # whose debts are in it
+        self._looked = 0.0
         self._demand: dict[tuple[bytes, int], npt.NDArray[np.int64]] = {}
 
     # --- hot ---
@@ -99,7 +102,9 @@ class PayeeAccounts:
             return ""
         most = self._terms.credit_line
         lines = MOST_LINES * most
-        if self._debts - account.counted + min(owes, most) > lines:
+        if self._others_debts(account) + min(owes, most) > lines and (
+            not self._leave_out_silent(now) or self._others_debts(account) + min(owes, most) > lines
+        ):
             return (
                 f"all callers together may owe {credits_text(lines)}, and do: serve this node, "
                 "or its owner settles (panal market settle)"
@@ -111,6 +116,21 @@ class PayeeAccounts:
                 return self._owed_text(account, pending, doubted)
             account.granted += need
         return ""
+
+    def _others_debts(self, account: Account) -> int:
+        return self._debts - account.counted
+
+    def _leave_out_silent(self, now: float) -> bool:
+        """Take debts of who has not been heard of for FORGET_EPOCHS out of the sum, where it is at its most;
+        whether there were any. Nobody could clear them: a settlement takes the debtor's signature."""
+        if abs(now - self._looked) < SECONDS_A_DAY:
+            return False
+        self._looked = now
+        before = epoch_of(now) - FORGET_EPOCHS
+        silent = [each for each in self._counted.values() if each.last_epoch < before and not each.unsigned]
+        for account in silent:
+            self.forgotten(account)
+        return bool(silent)
 
     def _doubted(self, account: Account) -> int:
         """What a peer has done for this node and was not paid for, if that does not count yet."""
@@ -176,11 +196,16 @@ class PayeeAccounts:
         debt = min(max(0, account.owes), account.line + account.granted)
         self._debts += debt - account.counted
         account.counted = debt
+        if debt:
+            self._counted[account.peer] = account
+        else:
+            self._counted.pop(account.peer, None)
 
     def forgotten(self, account: Account) -> None:
         """An account is no longer kept."""
         self._debts -= account.counted
         account.counted = 0
+        self._counted.pop(account.peer, None)
 
     def write_off(self, account: Account, credits: int) -> None:
         """Give up so much of what a peer has not signed for (µcr)."""
@@ -230,7 +255,8 @@ class PayeeAccounts:
             f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe {credits_text(limit)}"
         )
         if not account.is_signed and account.unsigned:
-            return f'{owes}, and sign nothing: set [market] mode = "fixed" to pay; its owner may forgive the rest'
+            helps = 'set [market] mode = "fixed" to pay; its owner may forgive the rest'
+            return f"{owes}, and sign nothing: {helps}"
         if account.owes <= 0 and self.pool.left(account.subnet, self._now) < pending:
             return f"{owes}: today's credit for newcomers is used up; it begins anew at midnight UTC"
         return f"{owes}: serve this node as much, or its owner settles (panal market settle)"

@@ -5,8 +5,8 @@
 2. What this node computes itself is decisive. Else two that differ by more than any kind of CPU explains
    (FAR) need an arbiter: a third replica. Who stands alone against two is convicted if they together had
    more standing before than it has: newcomers have none, so their word convicts nobody. (To agree gives some:
-   without cells of its own a node believes in the end those that keep agreeing.) A peer that contradicts itself
-   is convicted by that.
+   without cells of its own a node believes in the end those that keep agreeing.) A peer that contradicts
+   itself is convicted by that.
 3. Somewhat off throughout (OFF) is a mark. OFF_MARKS of them within OFF_WINDOW comparisons are a proof as
    good as FAR: by bad luck that comes once in 10 million comparisons (market.verdict), and the marks have to
    be of several calls.

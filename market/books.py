@@ -97,7 +97,7 @@ class Books:
         owed = max(0, account.standing.owes - waiting)
         unsigned = min(max(0, credits - owed), account.unsigned) if kind is Kind.FORGIVEN else 0
         credits -= unsigned
-        if not 0 < credits + unsigned or credits > owed:
+        if not credits + unsigned > 0 or credits > owed:
             more = f", and has not signed for {credits_text(account.unsigned)}" if account.unsigned else ""
             raise LocalError(
                 f"{credits_text(credits + unsigned)} cannot be settled: {peer} owes {credits_text(owed)} "

@@ -109,7 +109,7 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
     """
     if not path.exists():
         raise LocalError(
-            f'{path}: there are no accounts yet; a node with [market] mode "fixed" or "scarcity" makes them'
+            f"{path}: there are no accounts yet: panal run makes them, with a [market] mode that is not free"
         )
     try:
         db = _connect(path)

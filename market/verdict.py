@@ -35,8 +35,8 @@ from routing.wire.codecs import Codec, Float32Array
 FAR_COSINE = 5e-4
 FAR_LENGTH = 0.025
 """Limits of one row: ten and seven times the worst that another kind of CPU was seen to give, on any wire.
-(The tail falls about as 1/x: past 1e-7 lies 1 row in 1,000, past 1e-5 1 in 50,000; past this, were it to go on
-so, 1 in 2 million.)"""
+(The tail falls about as 1/x: past 1e-7 lies 1 row in 1,000, past 1e-5 1 in 50,000; past this, were it to go
+on so, 1 in 2 million.)"""
 
 OFF_COSINE = 1e-5
 OFF_COSINE_INT8 = 3e-5

@@ -103,6 +103,14 @@ class Panal:
         """At once."""
         self.send_signal(signal.SIGKILL)
 
+    def close(self) -> None:
+        """Kill it if it still runs, and be done with it."""
+        self.kill()
+        self.wait()
+        for stream in (self.stdin, self.stdout, self.stderr):
+            if stream is not None:
+                stream.close()
+
 
 def popen(
     command: Sequence[str], *, stdin: int, stdout: int, stderr: IO[Any], text: bool

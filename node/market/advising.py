@@ -22,6 +22,7 @@ from node.market.advice_report import AdviceReport
 from node.market.advisor import heat_shares
 from node.market.base_prices import base_prices
 from node.market.bonds import read_bonds
+from node.market.neighbourhood import neighbourhood_of, one_a_network
 from node.market.seen import Known, view_of
 from node.market.units import Units
 from node.model.store import Store, StoredModel
@@ -88,9 +89,10 @@ async def hear(place: Place, model_id: str, report: Callable[[str], None]) -> He
                 count = len(node.table.holders_of(model_id))
                 report(f"listening to the swarm: {count} servers of the model, {left:.0f} s more")
                 await trio.sleep(min(left, LOOK_SECONDS))
+            plane = node.endpoint
             heard = Heard(
                 node.table.holders_of(model_id),
-                frozenset(connection.peer_id for connection in node.endpoint.connections),
+                one_a_network((each.peer_id, neighbourhood_of(plane, each)) for each in plane.connections),
             )
             nursery.cancel_scope.cancel()
     finally:

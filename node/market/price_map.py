@@ -31,8 +31,14 @@ class PriceMap:
     """
 
     def __init__(
-        self, model_id: str, layers: tuple[int, ...], experts: int, bases: Mapping[int, int], floor: int, cap: int
-    ) -> None:  # fmt: skip
+        self,
+        model_id: str,
+        layers: tuple[int, ...],
+        experts: int,
+        bases: Mapping[int, int],
+        floor: int,
+        cap: int,
+    ) -> None:
         self.shape = (layers, experts)
         self._model_id = model_id
         self._layers = layers

@@ -12,6 +12,7 @@ from node.config import MarketConfig
 from node.device.folder import NodeFolder
 from node.market.advisor import Advisor
 from node.market.base_prices import base_prices
+from node.market.neighbourhood import neighbourhood_of, one_a_network
 from node.market.pricing import Pricing
 from node.market.quote_memory import QuoteMemory
 from node.market.quotes_port import Demand
@@ -107,4 +108,7 @@ class Sales:
 
     def _answered(self) -> Collection[str]:
         """Who is connected has proven its key by a handshake, and answers a PING each second."""
-        return {connection.peer_id for connection in self._node.endpoint.connections}
+        endpoint = self._node.endpoint
+        return one_a_network(
+            (each.peer_id, neighbourhood_of(endpoint, each)) for each in endpoint.connections
+        )

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from market.credits import credits_text
 from node.sizes import size_text
-from node.status.facts import Model, Node, Warning, WarningCode
+from node.status.facts import Market, Model, Node, Warning, WarningCode
 from node.status.facts.runs import runs_in_words
 from routing.advert_rows import Clone
 from routing.not_reached import advice, describe
@@ -52,6 +53,7 @@ class Observed:
         listens_to_others: it is not bound to loopback.
         refusing: peers that compute nothing for this node before they are paid, by label, with the reason.
         refused_here: the same the other way round.
+        market: prices, debts, budgets; None where everything is free.
         asking: holders of this node's model that ask prices, where this node pays none.
     """
 
@@ -67,6 +69,7 @@ class Observed:
     refusing: Mapping[str, str] = field(default_factory=dict)
     refused_here: Mapping[str, str] = field(default_factory=dict)
     asking: Sequence[str] = ()
+    market: Market | None = None
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,15 @@ def _credit(observed: Observed) -> Iterable[_Concern]:
             f"this node computes nothing for {label} before it is paid; it was told: {why}",
             "panal market settle signs off what it owes (--forgive: without payment); the most is "
             "credit_line in the config",
+        )
+    market = observed.market
+    if market is not None and market.budget_day is not None and market.spent_today >= market.budget_day:
+        yield _Concern(
+            "budget",
+            "credit",
+            "warning",
+            f"today's budget of {credits_text(market.budget_day)} is used up",
+            "answers begin again at midnight UTC, or with a higher market.budget_day in the config",
         )
     if observed.asking:
         more = len(observed.asking) - MAX_OF_A_KIND

@@ -96,6 +96,7 @@ class Gatherer:
             listens_to_others=not node.whereabouts.is_loopback,
             refusing=self._by_label(self._refusing()),
             refused_here=self._by_label(self._refused_here(market)),
+            market=market,
             asking=[node.ways.label(peer_id) for peer_id in self._asking()],
         )
 

@@ -68,6 +68,8 @@ class PricedChoice(Choice):
         """The servers to ask; none if nobody holds anything."""
         if not self._needed:
             return []
+        if (only := self._no_choice()) is not None:
+            return only
         self._look()
         floor = self._floor(self._limit)
         self._each = SERVER_SECONDS + SERVER_SHARE * floor
@@ -88,6 +90,16 @@ class PricedChoice(Choice):
         ):
             return whole
         return best
+
+    def _no_choice(self) -> Cover | None:
+        """The only set there is, where nobody holds what another does; then nothing has to be weighed."""
+        seen = 0
+        for holder in self._useful:
+            mine = holder.held & self._needed
+            if mine & seen:
+                return None
+            seen |= mine
+        return [(holder, holder.held & self._needed) for holder in self._useful]
 
     def _look(self) -> None:
         """Note who is quick enough, the cheapest first."""

@@ -1,4 +1,4 @@
-"""Peers that do not compute, or are not computed for, before something is paid: for people to look at. Pure."""
+"""Peers that do not compute, or are not computed for, before they are paid: for people to look at. Pure."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def bench(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "n_rounds": args.rounds,
         "load": (before, os.getloadavg()[0]),
         "ways": ways,
-        "alone": alone(shape, ways["free"]),
+        "alone": alone(shape, ways["free"], folder / "books"),
     }
 
 
@@ -196,15 +196,18 @@ def _summary(rows: list[dict[str, Any]], base: list[dict[str, Any]], tokens: int
     }
 
 
-def alone(shape: Shape, free: dict[str, float]) -> dict[str, float]:
+def alone(shape: Shape, free: dict[str, float], folder: Path) -> dict[str, float]:
     """What the market does for one answer, on both sides, without the rest: microseconds, and the share of a
     token's time and of its processor time."""
-    from scripts.bench.market_alone import answer_microseconds
+    from scripts.bench.market_alone import answer_microseconds, exchange_milliseconds
 
     experts = np.arange(0, shape.experts, SERVERS, dtype=np.uint16)[: shape.used // SERVERS]
     payer, payee = answer_microseconds(shape.layers, shape.experts, experts)
     seconds = (payer + payee) * SERVERS * shape.layers / 1e6
+    payer_ms, payee_ms = exchange_milliseconds(folder)
     return {
+        "payer_exchange_ms": payer_ms,
+        "payee_exchange_ms": payee_ms,
         "payer_us": payer,
         "payee_us": payee,
         "share_of_time": seconds * free["tokens_per_second"],
@@ -233,6 +236,10 @@ def show(report: dict[str, Any]) -> None:
     print(
         f"by itself: {own['payer_us']:.1f} us an answer for who asks, {own['payee_us']:.1f} for who serves: "
         f"{100 * own['share_of_time']:.2f} % of a token's time, {100 * own['share_of_cpu']:.2f} % of CPU time"
+    )
+    print(
+        f"a receipt, every 10 s: {own['payer_exchange_ms']:.1f} ms of CPU time for who asks, "
+        f"{own['payee_exchange_ms']:.1f} for who serves"
     )
 
 

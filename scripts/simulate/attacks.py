@@ -32,7 +32,8 @@ ATTACKS = {
 }
 
 MOST_DEARER = 0.05
-"""By which share all that backbones pay may grow, besides the share of servers that attack."""
+"""By which share all that backbones pay may grow, besides twice the attackers' share of the swarm's capacity:
+that much is missing where nobody asks them, and what of them is asked for is dearer."""
 
 MOST_FULLER = 0.10
 """By which share of the mean load the largest load may grow."""
@@ -90,7 +91,7 @@ def run_attacks(
         market = Market(world, base, attack)
         taking = Taking(attack.servers, market)
         run = play(world, market, base, _progress(attack.name, say), taking.watch)
-        rows.append(_row(attack, calm.servers, run, taking, honest))
+        rows.append(_row(attack, _share(world, attack), run, taking, honest))
     say("\n")
     return {
         "scenario": calm.name,
@@ -124,7 +125,7 @@ def _honest(world: World, base: int, attacks: list[Attack], say: Callable[[str],
     return play(world, market, base, _progress("honest", say), watch), takings
 
 
-def _row(attack: Attack, n_servers: int, run: Run, taking: Taking, honest: Honest) -> dict[str, Any]:
+def _row(attack: Attack, share: float, run: Run, taking: Taking, honest: Honest) -> dict[str, Any]:
     fair, takings = honest
     earned, instead = _last(taking.income), _last(takings[attack.servers].income)
     return {
@@ -133,12 +134,18 @@ def _row(attack: Attack, n_servers: int, run: Run, taking: Taking, honest: Hones
         "earned": earned,
         "honest": instead,
         "gain": (earned - instead) / instead,
-        "bound": MOST_DEARER + len(attack.servers) / n_servers,
+        "bound": MOST_DEARER + 2 * share,
         "dearer": _last(run.paid) / _last(fair.paid) - 1,
         "fuller": _last(run.split) - _last(fair.split),
         "coverage": min(run.coverage[attack.begins :]),
         "moved": _last(run.moved) - _last(fair.moved),
     }
+
+
+def _share(world: World, attack: Attack) -> float:
+    """Of the capacity of all servers there are."""
+    capacity = world.servers.capacity
+    return float(capacity[list(attack.servers)].sum() / capacity[: world.scenario.servers].sum())
 
 
 def _last(values: list[float]) -> float:

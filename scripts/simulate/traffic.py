@@ -30,8 +30,8 @@ FULL = 0.98
 SECOND = 10_000_000
 """Micro-credits that a second is worth under `balanced`: the default of `market.second`."""
 
-PREFERENCES: tuple[tuple[Prefer, float], ...] = (("fast", 0.25), ("balanced", 0.5), ("cheap", 0.25))
-"""How many backbones prefer what."""
+PREFERENCES: tuple[tuple[Prefer, float], ...] = (("fast", 0.5), ("balanced", 0.25), ("cheap", 0.25))
+"""How many backbones prefer what; `fast` is the default of `market.prefer`."""
 
 TURNS = 24
 """By then most loads are what they will be, if the turns begin at the waits of a period before."""

@@ -21,7 +21,7 @@ import pytest
 from node.cli.demo import PROMPT
 from node.ranges import Ranges
 from routing.identity import Identity
-from tests.ready_panal import run_panal
+from tests.ready_panal import Panal, run_panal
 from tests.zoo.make_zoo import make
 
 pytestmark = pytest.mark.slow
@@ -38,16 +38,13 @@ def panal(*arguments: object, stdin: str | None = None, code: int = 0) -> subpro
 
 
 @contextmanager
-def serving(config: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(config: Path) -> Iterator[tuple[Panal, str]]:
     """A `panal run` process and the address it announces."""
-    command = [sys.executable, "-m", "node.cli.main", "run", "-c", str(config), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Panal(["run", "-c", config, "--json"])
     try:
-        assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())["address"]
     finally:
-        process.kill()
-        process.communicate()
+        process.close()
 
 
 def memory(pid: int, field: str) -> int:
@@ -133,7 +130,7 @@ def test_slice_files_serve_without_the_model(tmp_path: Path, demo_model: Path) -
 
 def _servers(
     tmp_path: Path, model: Path, cuts: dict[str, tuple[str, str]]
-) -> Iterator[list[tuple[subprocess.Popen[str], str]]]:
+) -> Iterator[list[tuple[Panal, str]]]:
     from contextlib import ExitStack
 
     with ExitStack() as running:
@@ -402,7 +399,7 @@ def test_import_ends_on_ctrl_c(tmp_path: Path, demo_model: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=END_SECONDS)
         codes.append(process.returncode)
-        # Python has no handler in its first moments: then the signal itself ends the process, or Python's start.
+        # Python has no handler in its first moments: then the signal ends the process, or Python's start.
         if "init_import_site" not in stderr:
             assert "Traceback" not in stderr and "ignored" not in stderr, stderr
             assert process.returncode in (0, 130, -signal.SIGINT)

@@ -16,6 +16,7 @@ from market.accounts_payee import MOST_UNSIGNED, SLACK
 from market.books import Books
 from market.credit_line import MOST_LINES, SECONDS_A_DAY, SUBNET_SHARE, Terms
 from market.forgetting import forgettable
+from market.ledger import FORGET_EPOCHS
 from market.market_wire import Countersigned, Hello, NotSigned, Offer, Reason, encode
 from market.price_book import PriceBook
 from market.quotes import OwnQuotes
@@ -146,6 +147,31 @@ def test_who_never_signs_gets_what_a_newcomer_is_given() -> None:
         ann.ledger.close()
     assert got - newcomers_gift() <= 0
     assert got <= TERMS.newcomers // SUBNET_SHARE
+
+
+def test_riders_who_never_come_back_keep_nobody_out_for_ever() -> None:
+    """Each day others take what newcomers are given, and sign for it, until all debts together are at
+    their most. Nobody can clear them: that would take their signatures.
+
+    Damage: the pool of each day, as ever; and for FORGET_EPOCHS (33 days) after a year of it none has credit.
+    """
+    terms = Terms(credit_line=25 * CREDIT, newcomers=100 * CREDIT)
+    with folder() as path:
+        ann, bob, lent = Side("ann", path, terms), identity("bob").peer_id, 0
+        for number in range(2 * MOST_LINES):
+            rider, now = f"rider {number}", NOW + number // 4 * SECONDS_A_DAY
+            got = take(ann, identity(rider).peer_id, now=now, subnet=f"net {number}")
+            if got:
+                receipt = replace(fake(rider, "ann", got).receipt, epoch=epoch_of(now))
+                signed = sign(receipt, identity(rider).private_key)
+                assert isinstance(tell(ann, signed.receipt.payer, signed, now), Countersigned)
+            lent += got
+        assert MOST_LINES * (terms.credit_line - WORK) < lent <= MOST_LINES * terms.credit_line
+        assert "all callers together" in ann.books.payee.refusal(bob, now, WORK)
+        later = now + (FORGET_EPOCHS + 1) * 3_600
+        assert ann.books.payee.refusal(bob, later, WORK) == ""
+        assert ann.books.account(identity("rider 0").peer_id).standing.owes > 0, "it still owes"
+        ann.ledger.close()
 
 
 def test_who_has_earned_a_line_and_leaves_with_it_has_given_more() -> None:

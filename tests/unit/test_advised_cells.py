@@ -104,7 +104,8 @@ def test_replicas_are_counted_by_weight_and_least_within_a_unit() -> None:
     assert view.replicas.tolist() == [2, 1, 1, 1, 1, 0, 0, 0] and view.servers == 2
     ana = holders[0].advert.peer_id
     view = seen(units, *holders, weight=lambda peer: 1.0 if peer == ana else STRANGER)
-    assert view.replicas.tolist() == [1.25, 0.25, 0.25, 0.25, 1, 0, 0, 0] and view.servers == 1.25
+    weights = [1 + STRANGER, *[STRANGER] * 3, 1, 0, 0, 0]
+    assert view.replicas.tolist() == weights and view.servers == 1 + STRANGER
 
 
 def test_other_models_are_not_counted() -> None:

@@ -131,3 +131,26 @@ def test_runs_in_words() -> None:
     )
     many = [(layer, layer, [(expert, expert) for expert in range(0, 40, 2)]) for layer in range(0, 40, 2)]
     assert len(runs_in_words(many)) < 300 and runs_in_words(many).endswith("; ...")
+
+
+def test_credit_that_is_lacking_is_a_concern_on_both_sides() -> None:
+    market = facts.Market("fixed", "fast", 0, 0, 5_000_000, 4_000_000, None, [], [], 0)
+    told = Concerns().told(
+        node(pause=None, state="serving"),
+        [],
+        Observed(
+            now=AT,
+            refusing={"kitchen": "you owe 3 credits"},
+            refused_here={"attic": "you owe 5 credits"},
+            asking=["cellar"],
+            market=market,
+        ),
+    )
+    said = [each for each in told if each.code == "credit"]
+    assert len(said) == 4
+    whats = "\n".join(f"{each.level}: {each.what} ({each.advice})" for each in said)
+    assert "warning: kitchen computes nothing for this node before it is paid: you owe 3 credits" in whats
+    assert "info: this node computes nothing for attic before it is paid" in whats
+    assert "panal market settle" in whats
+    assert "warning: cellar want to be paid, and this node signs no receipts" in whats
+    assert "today's budget of 4 credits is used up" in whats

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import trio
 
+from market.advice import REPLICA_FLOOR
 from market.price_book import PriceBook
 from market.quotes import OwnQuotes
+from market.view import STRANGER
 from node.device.folder import NodeFolder
 from node.market.books_lock import BooksInUse, books_lock
-from node.market.neighbourhood import neighbourhood_of
+from node.market.neighbourhood import neighbourhood_of, one_a_network
 from node.market.quoted import MAX_PEERS, UNHEARD, Quoted
 from node.market.quotes_port import Demand, OwnPrices
 from routing.advert_rows import Offer, Outcome
@@ -163,6 +165,15 @@ def test_neighbourhoods(host: str, network: str) -> None:
 
     plane: Endpoint = Plane()  # type: ignore[assignment]
     assert neighbourhood_of(plane, Far()) == network  # type: ignore[arg-type]
+
+
+def test_ten_identities_of_one_machine_that_all_answer_are_one_replica() -> None:
+    """As many as are needed for a replica floor of three: from three networks."""
+    crowd = [(f"sybil {number}", "203.0.113.0/24") for number in range(10)]
+    others = [("ana", "198.51.100.0/24"), ("ben", ""), ("carla", "")]
+    assert one_a_network([*crowd, *others]) == {"sybil 0", "ana", "ben", "carla"}
+    assert one_a_network([*others, *reversed(crowd)]) == {"sybil 0", "ana", "ben", "carla"}
+    assert 1 + (len(crowd) - 1) * STRANGER < REPLICA_FLOOR
 
 
 # --- one bookkeeper ---
