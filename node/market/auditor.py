@@ -394,8 +394,6 @@ class Auditor:
             if str(error) != self._cannot_write:
                 log.error("%s", error)
             self._cannot_write = str(error)
-        else:
-            self._cannot_write = ""
 
 
 def _barred_until(until: float) -> str:

@@ -75,12 +75,12 @@ def _prices(scenario: Scenario, runs: Sequence[Run], base: float, path: Path) ->
             continue
         prices = np.array(run.prices) / base * 100
         for low, high, shade in ((5, 95, 0.15), (25, 75, 0.3)):
-            bounds = np.percentile(prices, [low, high], axis=1)
+            bounds = np.nanpercentile(prices, [low, high], axis=1)
             axes.fill_between(
                 range(len(prices)), bounds[0], bounds[1], color=COLOURS.get(run.name), alpha=shade, lw=0
             )
         axes.plot(
-            np.median(prices, axis=1),
+            np.nanmedian(prices, axis=1),
             color=COLOURS.get(run.name),
             label="median cell (bands: 50 and 90 % of cells)",
         )

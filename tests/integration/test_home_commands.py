@@ -39,7 +39,7 @@ def test_the_plan_as_json(planned: tuple[Path, dict[str, object]]) -> None:
 def test_the_plan_as_text(demo_model: Path, tmp_path: Path) -> None:
     text = tmp_path / "mine.txt"
     text.write_text("def f(x):\n    return x + 1\n\n" * 100, encoding="utf-8")
-    done = panal("home", "plan", demo_model, "--seconds", 2, "--store", tmp_path / "s", "--text", text)
+    done = panal("home", "plan", demo_model, "--seconds", 8, "--store", tmp_path / "s", "--text", text)
     assert "layers at home" in done.stdout and "mine.txt" in done.stdout
     assert 'home_memory = "50%"' in done.stdout
 

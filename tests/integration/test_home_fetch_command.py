@@ -56,7 +56,7 @@ def test_a_plan_is_carried_and_its_experts_are_fetched(demo_model: Path, tmp_pat
         refused = panal("home", "plan", "-c", config, code=2).stderr
         assert "its file is gone" in refused and "panal home use FILE" in refused and refused.count("\n") == 1
         made = panal(
-            "home", "plan", demo_model, "--seconds", 3, "--store", tmp_path / "s", "-o", carried
+            "home", "plan", demo_model, "--seconds", 8, "--store", tmp_path / "s", "-o", carried
         ).stdout
         assert f"copy {carried}" in made and "panal home use plan.json -c node.toml" in made
         used = panal("home", "use", carried, "-c", config, "--json")
@@ -106,7 +106,7 @@ def test_nobody_to_fetch_from(demo_model: Path, tmp_path: Path) -> None:
 
 def test_a_plan_of_another_model_is_refused(demo_model: Path, tmp_path: Path) -> None:
     plan, store = tmp_path / "plan.json", tmp_path / "s"
-    panal("home", "plan", demo_model, "--seconds", 3, "--store", store, "-o", plan)
+    panal("home", "plan", demo_model, "--seconds", 8, "--store", store, "-o", plan)
     text = plan.read_text(encoding="utf-8")
     model_id = json.loads(text)["model_id"]
     other = model_id[:-1] + ("0" if model_id[-1] != "0" else "1")

@@ -217,6 +217,15 @@ TOUR: dict[str, list[Step]] = {
     ],
 }
 
+TOUR["Credit"] = [
+    Step(f"panal market {verb} -c node.toml", elsewhere=f"tests/integration/{test}")
+    for verb, test in (
+        ("quotes", "test_market_commands.py::test_a_running_node_tells_quotes_and_settles"),
+        ("balance", "test_market_commands.py::test_balance_says_who_owes_whom"),
+        ("advise", "test_advised_serving.py::test_what_the_command_says_of_it"),
+    )
+]
+
 SECTIONS = list(dict.fromkeys(command.section for command in read_commands(README)))
 
 
