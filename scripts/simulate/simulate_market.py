@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,9 @@ from scripts.simulate.timeline import Run, World, play
 from scripts.simulate.world import SCENARIOS, Scenario, Shape
 
 Say = Callable[[str], None]
+
+LEAST_PERIODS = 20
+"""In fewer nothing settles before 30 % vanish."""
 
 
 def base_price(shape: Shape) -> int:
@@ -54,6 +58,11 @@ def simulate(scenario: Scenario, seed: int, say: Say = lambda text: None) -> dic
     return runs
 
 
+def _known(values: Sequence[float]) -> list[float | None]:
+    """JSON has no NaN."""
+    return [None if math.isnan(value) else value for value in values]
+
+
 def report(scenario: Scenario, seed: int, runs: dict[str, Run]) -> dict[str, Any]:
     """What is printed, as plain data."""
     return {
@@ -67,7 +76,9 @@ def report(scenario: Scenario, seed: int, runs: dict[str, Run]) -> dict[str, Any
             {"name": each.name, "figure": each.figure, "target": each.target, "met": each.met}
             for each in judge(scenario, runs)
         ],
-        "series": {name: run.series() for name, run in runs.items()},
+        "series": {
+            name: {key: _known(values) for key, values in run.series().items()} for name, run in runs.items()
+        },
     }
 
 
@@ -91,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--scenario", choices=[*SCENARIOS, "all"], default="mixed")
     parser.add_argument("--nodes", type=_positive, metavar="N", help="servers (1000; trained: 64)")
-    parser.add_argument("--periods", type=_positive, metavar="N", help="of a minute (100)")
+    parser.add_argument("--periods", type=_periods, metavar="N", help="of a minute, 20 or more (100)")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="draw plots into it, a folder a scenario")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -149,6 +160,13 @@ def _say(text: str) -> None:
 def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
+        raise ValueError
+    return number
+
+
+def _periods(text: str) -> int:
+    number = int(text)
+    if number < LEAST_PERIODS:
         raise ValueError
     return number
 

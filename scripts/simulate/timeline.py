@@ -58,11 +58,11 @@ class Run:
         most: largest load over capacity of a server, over the mean (all load over all capacity).
         split: the same if a central hand split the demand over the replicas there are; NaN where not
             measured.
-        coverage: share of the cells that a live server holds, at the period's beginning...
-        struck: ...and in the period in which servers vanished, before anybody could look.
+        coverage: share of the cells that a live server holds, at the period's beginning.
+        lost: share of the demand that is for cells nobody holds.
         touched: servers asked, a token and layer; NaN where not measured.
         moved: bytes that a live server has taken up in the period, on average.
-        paid: demand-weighted mean price over the base price; 0 where nothing is priced.
+        paid: what a pair costs on average, over the base price; 0 where nothing is priced.
         prices: float32 [periods, cells], micro-credits a pair: the median of what is asked for each cell; NaN
             where nobody asks.
         replicas, demand: [cells], at the end of the calm.
