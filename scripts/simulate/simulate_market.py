@@ -31,8 +31,8 @@ from scripts.simulate.world import SCENARIOS, Scenario, Shape
 
 Say = Callable[[str], None]
 
-LEAST_PERIODS = 20
-"""In fewer nothing settles before 30 % vanish."""
+LEAST_PERIODS = 40
+"""In fewer nothing is measured between settling and change."""
 
 
 def base_price(shape: Shape) -> int:
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--scenario", choices=[*SCENARIOS, "all"], default="mixed")
     parser.add_argument("--nodes", type=_positive, metavar="N", help="servers (1000; trained: 64)")
-    parser.add_argument("--periods", type=_periods, metavar="N", help="of a minute, 20 or more (100)")
+    parser.add_argument("--periods", type=_periods, metavar="N", help="of a minute, 40 or more (100)")
     parser.add_argument("--seed", type=int, default=1, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="draw plots into it, a folder a scenario")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -167,7 +167,7 @@ def _positive(text: str) -> int:
 def _periods(text: str) -> int:
     number = int(text)
     if number < LEAST_PERIODS:
-        raise ValueError
+        raise argparse.ArgumentTypeError(f"{number}: {LEAST_PERIODS} or more")
     return number
 
 
