@@ -5,7 +5,7 @@ about to do.
 
 Rules
 1. Need comes first: a unit that fewer than the replica floor of others hold, the rarest first. Nothing that
-   is needed here is given up but for something rarer.
+   is needed here is given up but for what is needed more.
 2. Then income for each byte: believed price times the share of demand that would come here. A device that can
    send little earns little by what is asked for most: that share counts only as far as its uplink goes.
 3. A layer that is whole here earns WHOLE times what its cells do; else the cells of a group (market.affinity)

@@ -103,16 +103,16 @@ def test_what_proxies_read_in_two_ways(door: OpenDoor) -> None:
 def test_heads_that_never_end_give_way(door: OpenDoor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half requests took every place for ten seconds, so that nobody else was let in."""
     monkeypatch.setattr("node.http.door.MAX_CONNECTIONS", 4)
+    door.until(lambda: door.door.connections == 0)  # of tests before
     with ExitStack() as ends:
         slow = [ends.enter_context(door.knock()) for _ in range(4)]
 
         def begun() -> int:
             return sum(each.head_since is not None for each in door.door._open)
 
-        for each in slow:  # one after another: the first is the one that has been coming longest
-            before = begun()
+        for number, each in enumerate(slow, 1):  # one by one: the first has been coming longest
             each.send(b"GET / HTTP/1.1\r\nHost: loc")
-            door.until(lambda before=before: begun() == before + 1)  # type: ignore[misc]
+            door.until(lambda number=number: begun() == number)  # type: ignore[misc]
         assert door.ask("GET / HTTP/1.1").status == 200
         assert slow[0].is_closed()
         slow[3].send(b"alhost\r\n\r\n")

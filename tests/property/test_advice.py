@@ -14,6 +14,7 @@ from market.advice import REPLICA_FLOOR, Means, advise
 from market.ground import Bools, Floats, Ground
 from market.own_order import Patience, own_draws
 from market.view import View
+from market.worth import NEED_STEP
 
 LOOK = 60.0
 """Seconds between two looks of a node."""
@@ -54,7 +55,7 @@ def view_by(ground: Ground, rng: np.random.Generator, *, turns: bool) -> View:
     seed=st.integers(0, 1 << 32),
     turns=st.booleans(),
 )
-def test_what_is_needed_is_given_up_only_for_what_is_rarer(
+def test_what_is_needed_is_given_up_only_for_what_is_needed_more(
     ground: Ground, memory: int, uplink: float, seed: int, turns: bool
 ) -> None:
     rng = np.random.default_rng(seed)
@@ -70,9 +71,11 @@ def test_what_is_needed_is_given_up_only_for_what_is_rarer(
     assert ((found.reason == 0) == ~found.cells).all()
     given = held & ~found.cells
     taken = found.cells & ~held
-    for unit in np.flatnonzero(given & (view.replicas < REPLICA_FLOOR)):
-        assert view.replicas[taken].min() < view.replicas[unit], "only for something rarer"
-        assert view.replicas[unit] > 0, "and never the last"
+    need = np.maximum(NEED_STEP ** (REPLICA_FLOOR - view.replicas) - 1, 0) * ground.size
+    if (given & (view.replicas < REPLICA_FLOOR)).any():
+        assert need[taken].sum() > need[given].sum()
+    if ground.size.min() == ground.size.max():
+        assert (view.replicas[given] > 0).all(), "never the last replica"
     again = advise(ground, view, means, held, draws)
     assert (again.cells == found.cells).all(), "the same for the same"
 
