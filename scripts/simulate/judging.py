@@ -84,7 +84,7 @@ def judge(scenario: Scenario, runs: Mapping[str, Run]) -> list[Finding]:
             )
         )
     share = 0.5 if scenario.least >= scenario.shape.experts else 0.85
-    if scenario.name != "mixed":
+    if scenario.name in ("whole", "trained"):  # drawn tokens have no experts that go together
         findings.append(
             Finding(
                 "servers touched: market over random",

@@ -38,10 +38,10 @@ from routing.trust import FIRST_DOUBT
 pytestmark = pytest.mark.slow
 
 PROMPT = "def read(path):\n"
-TOKENS = 12
+TOKENS = 20
 LAYERS = 4
 FEW = 4
-"""Times that a server which fails every time is waited for, of the up to 48 calls that are left: once, and
+"""Times that a server which fails every time is waited for, of the up to 80 calls that are left: once, and
 again after a doubt has ended, or if a busy machine makes the other one late too."""
 
 HARD_DEADLINE = 10.0
