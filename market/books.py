@@ -98,7 +98,10 @@ class Books:
         unsigned = min(max(0, credits - owed), account.unsigned) if kind is Kind.FORGIVEN else 0
         credits -= unsigned
         if not credits + unsigned > 0 or credits > owed:
-            more = f", and has not signed for {credits_text(account.unsigned)}" if account.unsigned else ""
+            more = f"; {credits_text(waiting)} wait for its signature" if waiting else ""
+            more += (
+                f"; it has not signed for {credits_text(account.unsigned)} yet" if account.unsigned else ""
+            )
             raise LocalError(
                 f"{credits_text(credits + unsigned)} cannot be settled: {peer} owes {credits_text(owed)} "
                 f"by receipts that are not settled yet{more}"

@@ -103,7 +103,10 @@ def run_settle(args: argparse.Namespace) -> int:
     from node.device.running_node import NodeRefused, find_running
 
     config = config_of(args)
-    found = next(each for each in _balances(config) if each["peer"] == peer_of(config, args.peer))
+    peer = peer_of(config, args.peer)
+    found = next((each for each in _balances(config) if each["peer"] == peer), None)
+    if found is None:
+        raise LocalError(f"{peer} owes nothing: there is nothing to settle")
     credits = _amount(args.amount, _most(found, forgive=args.forgive))
     running = find_running(NodeFolder.of(config), config.http.key_file)
     body = {"peer": found["peer"], "credits": credits, "forgiven": args.forgive}
@@ -207,7 +210,10 @@ def _amount(text: str, owed: int) -> int:
 
     if text == "all":
         if owed <= 0:
-            raise LocalError("this peer owes nothing: there is nothing to settle")
+            raise LocalError(
+                "this peer owes nothing by receipts: there is nothing to settle (--forgive also gives up "
+                "what is not signed)"
+            )
         return owed
     try:
         credits = float(text)

@@ -87,6 +87,8 @@ def run_receipts(args: argparse.Namespace) -> int:
             ],
         )
     )
+    if not all(row.signed.full for row in rows):
+        print("amounts are totals of the hour: what one has signed replaces the one before, once both have")
     return 0
 
 

@@ -49,6 +49,7 @@ MAX_SECOND_CREDITS = 1e6  # a second of waiting; past it "balanced" is "fast"
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]  # 4096: PATH_MAX
 Count = Annotated[int, Meta(ge=1, le=MAX_RELAY_COUNT)]
 Percent = Annotated[int, Meta(ge=0, le=MAX_PERCENT)]
+Budget = Annotated[float, Meta(ge=0.000001, le=MAX_CREDITS)]
 Credits = Annotated[float, Meta(ge=0, le=MAX_CREDITS)]
 
 
@@ -149,12 +150,12 @@ class MarketTable(Struct, frozen=True, forbid_unknown_fields=True):
     """[market]"""
 
     mode: MarketMode = "free"
-    price: Percent = 100
+    price: Annotated[int, Meta(ge=1, le=MAX_PERCENT)] = 100
     floor: Annotated[int, Meta(ge=1, le=MAX_PERCENT)] = 25
     cap: Percent = 1600
     prefer: Prefer = "fast"
-    budget_answer: Credits | None = None
-    budget_day: Credits | None = None
+    budget_answer: Budget | None = None
+    budget_day: Budget | None = None
     credit_line: Credits = 1000.0
     newcomers: Credits = 200.0
     second: Annotated[float, Meta(ge=0, le=MAX_SECOND_CREDITS)] = 10.0

@@ -40,6 +40,23 @@ _FULL_BODY = (
 )
 
 
+class _Begun:
+    """The nursery of connections, once it is there."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    def set(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._event.set()
+
+    async def wait(self) -> trio.Nursery:
+        await self._event.wait()
+        assert self._nursery is not None
+        return self._nursery
+
+
 class HttpDoor:
     """One listener; `await nursery.start(door.run)`, once.
 
@@ -88,22 +105,22 @@ class HttpDoor:
         self._socket.setblocking(False)
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket))
         async with listener, trio.open_nursery() as nursery:
-            over = trio.Event()
-            answering: trio.Nursery = await nursery.start(self._answer_until, over)
+            over, begun = trio.Event(), _Begun()
+            # Not by `nursery.start`: cancelled, that would wait for a task that waits, shielded, for `over`.
+            nursery.start_soon(self._answer_until, over, begun)
             try:
+                answering = await begun.wait()
                 task_status.started()
                 while True:
                     await self._accept(listener, answering)
             finally:
                 over.set()
 
-    async def _answer_until(
-        self, over: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def _answer_until(self, over: trio.Event, begun: _Begun) -> None:
         """The nursery of all connections: when the door is cancelled they end in their own order, in time."""
         with trio.CancelScope(shield=True) as ending:
             async with trio.open_nursery() as answering:
-                task_status.started(answering)
+                begun.set(answering)
                 await over.wait()
                 ending.deadline = trio.current_time() + END_SECONDS
                 for connection in self._open:

@@ -298,13 +298,13 @@ def _credit(observed: Observed) -> Iterable[_Concern]:
     if observed.asking:
         more = len(observed.asking) - MAX_OF_A_KIND
         named = ", ".join(observed.asking[:MAX_OF_A_KIND]) + (f" and {more} more" if more > 0 else "")
+        want = "wants" if len(observed.asking) == 1 else "want"
         yield _Concern(
             "asking",
             "credit",
             "warning",
-            f"{named} want to be paid, and this node signs no receipts: they compute for it as for "
-            "a stranger, for a while",
-            '[market] mode = "fixed" in the config pays them',
+            f"{named} {want} to be paid, and this node signs no receipts: such are served for a while only",
+            '[market] mode = "fixed" in the config pays',
         )
 
 

@@ -34,7 +34,7 @@ class ExpertsUnavailable(PeerError):
             message = f"{named} any more ({told}): try again when it is back"
             if self.unpaid:
                 held = f"layer {layer}: who holds {name_experts(experts)} wants to be paid first"
-                message = f"{held} ({told}): panal market balance shows what is owed"
+                message = f"{held} ({told})"
         else:
             message = f"{named}: start a server for them or add its peer"
         super().__init__(message, peer=next(iter(reasons), ""))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+import trio
 
 from node.http import door as door_module
 from node.http.connection import Connection
+from node.http.door import HttpDoor
 from node.http.exchange import MAX_BODIES_BYTES
 from node.http.guard import MAX_BODY_BYTES
 from node.http.listening import DoorSettings
@@ -342,3 +345,21 @@ def test_a_bug_in_a_connection_is_not_the_end(
             assert knocking.is_closed()
     door.until(lambda: "bug" in caplog.text)
     assert door.ask("GET / HTTP/1.1").status == 200
+
+
+def test_a_door_that_is_cancelled_while_it_opens_ends() -> None:
+    """The node is interrupted as it starts: what is shielded for orderly ends must not wait for ever."""
+
+    async def main() -> bool:
+        with trio.move_on_after(60, shield=True) as guard:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await HttpDoor(DoorSettings(("127.0.0.1", 0))).run()
+        return guard.cancelled_caught
+
+    # In a thread that may be left behind: the fault this is about is a task that no cancelling ends.
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(trio.run(main)), daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended == [False]

@@ -229,7 +229,7 @@ def test_what_is_not_signed_can_be_forgiven(tmp_path: Path) -> None:
     assert not side.serve(free, PAIRS, NOW, arrives=False)
     account = side.account(free)
     assert account.unsigned == OWED
-    with pytest.raises(LocalError, match=r"has not signed for 2\.6 credits"):
+    with pytest.raises(LocalError, match=r"has not signed for 2\.6 credits yet"):
         side.books.settle(free.peer, OWED, Kind.PAID, NOW)
     with pytest.raises(LocalError, match="cannot be settled"):
         side.books.settle(free.peer, OWED + 1, Kind.FORGIVEN, NOW)

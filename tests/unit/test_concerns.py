@@ -152,5 +152,5 @@ def test_credit_that_is_lacking_is_a_concern_on_both_sides() -> None:
     assert "warning: kitchen computes nothing for this node before it is paid: you owe 3 credits" in whats
     assert "info: this node computes nothing for attic before it is paid" in whats
     assert "panal market settle" in whats
-    assert "warning: cellar want to be paid, and this node signs no receipts" in whats
+    assert "warning: cellar wants to be paid, and this node signs no receipts" in whats
     assert "today's budget of 4 credits is used up" in whats

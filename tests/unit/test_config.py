@@ -127,7 +127,7 @@ def test_everything_said() -> None:
         ("[market]\nmode='scarcity'\nfloor=0", "market.floor: expected a whole number >= 1"),
         ("[market]\nmode='fixed'\nfloor=0\ncap=0", "market.floor: expected a whole number >= 1"),
         ("[market]\nprice=1.5", "market.price: expected a whole number, got a number"),
-        ("[market]\nbudget_day=-1", "market.budget_day: expected a number >= 0"),
+        ("[market]\nbudget_day=-1", "market.budget_day: expected a number >= 1e-06"),
         ("[market]\naudit=2", "market.audit: expected a number <= 1"),
         ("[market]\nsecond=nan", "market.second: expected a number"),
         (
