@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from node.market.advice_report import AdviceReport
     from node.model.store import StoredModel
     from node.sizes import MemoryBudget
+    from node.status.facts import Status
 
 MICRO = 1_000_000
 
@@ -110,14 +111,14 @@ def told(report: AdviceReport) -> str:
     from node.sizes import size_text
 
     lines = [
-        f"model      {report.model_id[:12]}, by {report.servers} other servers",
+        f"model      {report.model_id[:12]}, other servers: {report.servers}",
         f"hold       {_cells(report.hold)}: {size_text(report.n_bytes)} of {size_text(report.memory)}",
     ]
     if report.take != report.hold:
         lines.append(f"now        {'take ' + _cells(report.take) if report.take else 'nothing to take'}")
     if report.give:
         lines.append(f"           give up {_cells(report.give)}")
-    basis = "" if report.is_measured else ", an assumption: this node has served none"
+    basis = "" if report.is_measured else ", an assumption: no receipts say more yet"
     would, does = _credits(report.income), _credits(report.income_now)
     lines.append(f"income     {would} credits a day, {does} by what is held now")
     lines.append(f"           at {report.tokens_a_day:,.0f} tokens a day in the swarm{basis}")
@@ -174,16 +175,34 @@ def _what(args: argparse.Namespace, config: NodeConfig) -> tuple[ModelRef, Memor
 
 
 def _serving(config: NodeConfig, stored: StoredModel) -> HomeSet:
-    """What this node has chosen to serve, as it has written down."""
+    """What the node that runs here serves; else what it has chosen to serve, as it has written down."""
     from node.device.folder import NodeFolder
+    from node.device.running_node import find_running
     from node.device.serving_note import read_note
     from node.home.home_set import HomeSet, shapes_of
 
+    running = find_running(NodeFolder.of(config), config.http.key_file)
+    if running is not None:
+        from node.cli.status import facts_of
+
+        return HomeSet.of_bits(_bits(facts_of(running.get("/api/status")), stored.model_id))
     note = read_note(NodeFolder.of(config).serving).get(stored.model_id, {})
     try:
         return HomeSet.from_ranges(note, shapes_of(stored.manifest))
     except LocalError:  # of another version of the model: it is chosen anew as well
         return HomeSet()
+
+
+def _bits(told: Status, model_id: str) -> dict[int, int]:
+    """What a status says that its node serves of a model, experts as bits by layer."""
+    bits: dict[int, int] = {}
+    for held in told.node.serves:
+        if held.model == model_id:
+            for first, last, runs in held.experts:
+                for layer in range(first, last + 1):
+                    for start, end in runs:
+                        bits[layer] = bits.get(layer, 0) | (1 << (end + 1)) - (1 << start)
+    return bits
 
 
 def _served(config: NodeConfig, model_id: str) -> dict[int, Floats]:

@@ -98,7 +98,7 @@ def _run(
     else:
         from node.cli.terminal import show
 
-        show(tables(_facts(told)))
+        show(tables(facts_of(told)))
     return 0
 
 
@@ -118,7 +118,7 @@ def _watch(
             else:
                 from node.cli.terminal import plain
 
-                print(plain(tables(_facts(told))), end="\n\n", flush=True)
+                print(plain(tables(facts_of(told))), end="\n\n", flush=True)
             time.sleep(WATCH_SECONDS)
     from rich.console import Console
     from rich.live import Live
@@ -130,7 +130,7 @@ def _watch(
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             try:
-                live.update(renderable(tables(_facts(_ask(config))), console.width), refresh=True)
+                live.update(renderable(tables(facts_of(_ask(config))), console.width), refresh=True)
             except LocalError as error:
                 live.update(Text(str(error)), refresh=True)
             time.sleep(WATCH_SECONDS)
@@ -168,7 +168,7 @@ def _ask(config: NodeConfig) -> Any:
     return running.get(STATUS_PATH)
 
 
-def _facts(told: Any) -> Status:
+def facts_of(told: Any) -> Status:
     """Checked: whatever listens there may have answered.
 
     Raises:

