@@ -27,8 +27,9 @@ GAP_PATIENCE = 10.0
 SPREAD times as many at most: a peer that is started again is back by then."""
 
 MOVE_PATIENCE = 120.0
-"""The same where something is given up for income: demand that lasts no two minutes is not worth a fetch. With
-ten minutes half as much moved, but prices still fell by a fourth after 20 periods (scripts/simulate_market)."""
+"""The same where something is given up for income: demand that lasts no two minutes is not worth a fetch.
+With ten minutes half as much moved, but prices still fell by a fourth after 20 periods
+(scripts/simulate_market)."""
 
 SPREAD = 4.0
 
