@@ -1,5 +1,6 @@
 """The simulated market at small size: the same for one seed, near the optimum, covered again after a loss,
-and attacks that do not pay. At full size: scripts/simulate_market."""
+and attacks that do not pay, but for claiming cells, which pays a little (docs/market.md). At full size:
+scripts/simulate_market."""
 
 from __future__ import annotations
 
