@@ -6,7 +6,6 @@ answers were others, and who has the cells can compute the call again while its 
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from market.quarantine import MAX_REMEMBERED, Strikes
 from market.reputation import Dealings
 from routing.errors import LocalError
+from routing.private_file import make_private
 
 MAX_EVIDENCE = 4_096
 """Rows of evidence kept, the newest: a megabyte."""
@@ -71,7 +71,7 @@ class AuditBook:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # before sqlite makes it readable for all
+            make_private(path)  # before sqlite makes it readable for all
             self._db = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
             self._db.execute("pragma journal_mode=wal")
             self._db.execute("pragma synchronous=full")

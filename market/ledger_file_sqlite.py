@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 from pathlib import Path
 
 from market.receipt import BadReceiptBytes, SignedReceipt
 from routing.errors import LocalError
+from routing.private_file import close_to_others, make_private
 
 BUSY_SECONDS = 5.0
 """How long to wait for another process that has the file open: a reader's checkpoint takes less."""
@@ -144,17 +144,9 @@ def _unusable(path: Path, fault: str) -> LocalError:
 
 def _prepare(path: Path) -> None:
     """Make the file, or see that it is one, for the owner alone."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
-        return
-    except FileExistsError:
-        pass
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
+    if not make_private(path):
         raise LocalError(f"{path} is not a regular file: move it away")
-    if os.name == "posix" and status.st_mode & 0o077:
-        path.chmod(0o600)
+    close_to_others(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

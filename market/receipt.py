@@ -22,9 +22,10 @@ from functools import cached_property
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from market.credits import MICRO
 from routing.identity import PeerId, peer_id_of, public_key_of
 
-CREDIT = 1_000_000
+CREDIT = MICRO
 """µcr of one credit: about a token of Qwen3-30B-A3B."""
 
 EPOCH_SECONDS = 3_600

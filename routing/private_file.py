@@ -90,3 +90,25 @@ def _put_in_place(temporary: Path, path: Path) -> bool:
             return False
         temporary.rename(path)
     return True
+
+
+def make_private(path: Path) -> bool:
+    """An empty file of mode 0600, unless there is one; False if what is there is no regular file.
+
+    Folders are made with mode 0700 where they are missing.
+
+    Raises:
+        OSError: it can't be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+        return True
+    except FileExistsError:
+        return stat.S_ISREG(path.stat().st_mode)
+
+
+def close_to_others(path: Path) -> None:
+    """Take from other users what they may do with a file of ours."""
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        path.chmod(0o600)

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 import sqlite3
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from routing.errors import LocalError
+from routing.private_file import close_to_others, make_private
 from routing.wire.advert import Advert, AdvertError, SignedAdvert, decode_advert, next_seq
 
 _T = TypeVar("_T")
@@ -234,14 +234,7 @@ class RememberedPeers:
 
 def _prepare(path: Path) -> None:
     """Make the file, or see that it is one, for the owner alone."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
-        return
-    except FileExistsError:
-        pass
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
+    if not make_private(path):
         raise LocalError(
             f"{path} is not a regular file: remembered peers need another name or that one moved"
         )
@@ -255,8 +248,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _settle(path: Path, db: sqlite3.Connection) -> None:
     """The file is ours: make it as we want it. Nothing is changed in one that is not."""
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        path.chmod(0o600)
+    close_to_others(path)
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")  # the process may die at any time, power cuts are rare
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from node.ranges import RangeError, Ranges
+from routing.errors import LocalError
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 """What a command's `add_arguments` adds itself to (generic for the type checker only)."""
@@ -145,3 +146,14 @@ def ranges(text: str) -> Ranges:
         return Ranges.parse(text)
     except RangeError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def memory_amount(text: str) -> str:
+    """An argparse type: an amount of memory, as it is written into a config."""
+    from node.sizes import MemoryBudget
+
+    try:
+        MemoryBudget.parse(text)
+    except LocalError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text.strip()

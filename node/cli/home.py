@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from node.cli import home_fetch
-from node.cli.arguments import MAX_SEED, Subparsers, add_command, add_json, add_store, integer, number
+from node.cli.arguments import (
+    MAX_SEED,
+    Subparsers,
+    add_command,
+    add_json,
+    add_store,
+    integer,
+    memory_amount,
+    number,
+)
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -61,7 +70,7 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     plan.add_argument(
         "--memory",
-        type=_memory,
+        type=memory_amount,
         metavar="SIZE",
         help='for experts at home: "4GiB", "50%%" of all (default: the config\'s home_memory, or '
         f"{DEFAULT_MEMORY.replace('%', '%%')})",
@@ -267,17 +276,6 @@ def _after_use(config: NodeConfig | None) -> str:
     return (
         f"panal generate -c {shlex.quote(str(config.path))} takes it; a node that runs does within a minute"
     )
-
-
-def _memory(text: str) -> str:
-    """An argparse type: an amount of memory, as it is written into a config."""
-    from node.sizes import MemoryBudget
-
-    try:
-        MemoryBudget.parse(text)
-    except LocalError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text.strip()
 
 
 def _text(path: Path | None) -> TextSource:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli.arguments import DEFAULT_CONFIG, Subparsers, add_command, add_json
+from node.cli.arguments import DEFAULT_CONFIG, Subparsers, add_command, add_json, memory_amount
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -87,13 +87,13 @@ def add_arguments(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--home-memory",
-        type=_memory,
+        type=memory_amount,
         metavar="SIZE",
         help='with --model: memory for experts computed here, to save trips, like "4GiB" or "50%%"',
     )
     parser.add_argument(
         "--memory",
-        type=_memory,
+        type=memory_amount,
         metavar="SIZE",
         help="with one --serve MODEL: the node chooses within so much memory what the swarm lacks most",
     )
@@ -245,17 +245,6 @@ def _window(text: str) -> str:
 
     try:
         Window.parse(text)
-    except LocalError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text.strip()
-
-
-def _memory(text: str) -> str:
-    """An argparse type: an amount of memory, as it is written into the config."""
-    from node.sizes import MemoryBudget
-
-    try:
-        MemoryBudget.parse(text)
     except LocalError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text.strip()

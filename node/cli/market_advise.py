@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from node.cli.arguments import Subparsers, add_command, add_config, add_json
+from node.cli.arguments import Subparsers, add_command, add_config, add_json, memory_amount
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from node.model.store import StoredModel
     from node.sizes import MemoryBudget
     from node.status.facts import Status
-
-MICRO = 1_000_000
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 MAX_BITS = 1e12  # a terabit a second
@@ -51,7 +49,7 @@ def add(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--memory",
-        type=_memory,
+        type=memory_amount,
         metavar="SIZE",
         help='that it may hold: "6GiB", "50%%" of all experts (default: the config\'s)',
     )
@@ -230,18 +228,9 @@ def _cells(ranges: object) -> str:
 
 
 def _credits(micro: int) -> str:
+    from market.credits import MICRO
+
     return f"{micro / MICRO:,.2f}"
-
-
-def _memory(text: str) -> str:
-    """An argparse type: an amount of memory."""
-    from node.sizes import MemoryBudget
-
-    try:
-        MemoryBudget.parse(text)
-    except LocalError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text.strip()
 
 
 def _uplink(text: str) -> float:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from market.credits import MICRO as MICRO
 from node.config.shape import (
     DEFAULT_SHARE_RATE,
     Backend,
@@ -27,10 +28,6 @@ from routing.multiaddr import ListenAddress, PeerAddress
 MODEL_ID = re.compile(
     r"[0-9a-f]{6,64}", re.ASCII
 )  # BLAKE3 in hex, or as little as the store takes (MIN_PREFIX)
-
-
-MICRO = 1_000_000
-"""Micro-credits of one credit."""
 
 
 class ConfigError(LocalError):

@@ -8,8 +8,7 @@
 3. The lock is held between passes only for as long as it takes to look: whoever asks never waits for a pass.
 4. What has cost as much as it may (market.budget) ends with the pass under way.
 5. When a peer is found out (node.decode.convictions), the answers that rest on what it computed end, and what
-   lies
-   in places that nobody has is given up: nobody knows which of it does.
+   lies in places that nobody has is given up: nobody knows which of it does.
 """
 
 from __future__ import annotations
