@@ -1,8 +1,8 @@
 """What a node believes of the swarm: replicas, prices, demand; how far others' word counts. Pure.
 
-1. A holder counts by its weight, 0 to 1: how far this node's own experience with it goes
-   (`market.reputation`). Who never answered a call counts little, however many of its kind there are (sybil
-   capacity).
+1. A holder that has answered this node counts as a replica. Those that never did count little, and only where
+   fewer than the replica floor have answered: there is no other word. Beside enough that answered, claims are
+   nothing (sybil capacity).
 2. A price is believed within floor and cap of the base price, and by the weighted median of those who ask it.
    The word of one holder alone moves it LONE_CLAIM of the way at most.
 3. Demand is what this node was paid for by signed receipts. Of cells that it does not hold it goes by its own
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from market.ground import Bools, Floats, Ints
+from market.scarcity import REPLICA_FLOOR
 
 STRANGER = 0.15
 """Weight of a holder that has not answered this node yet: ten such identities, and the one server that they
@@ -40,7 +41,7 @@ class View:
     """The swarm as one node sees it, itself left out.
 
     Attributes:
-        replicas: [n], others that hold each unit, by weight.
+        replicas: [n], others that hold each unit, as they count (`counted_replicas`).
         price: [n], µcr a pair.
         demand: [n], pairs a day, of the whole swarm.
         servers: others that hold anything of the model, by weight.
@@ -53,6 +54,16 @@ class View:
     demand: Floats
     servers: float
     before: Floats | None = None
+
+
+def counted_replicas(answered: Floats, heard: Floats | float) -> Floats:
+    """How many replicas there are, as far as can be known.
+
+    Args:
+        answered: holders that have answered this node. heard: those that have not, by weight.
+    """
+    claimed: Floats = np.minimum(answered + heard, float(REPLICA_FLOOR))
+    return np.maximum(answered, claimed)
 
 
 def believed_prices(

@@ -12,13 +12,16 @@ import numpy.typing as npt
 from market.ground import Bools, Floats
 from market.own_order import giving_order, holder_key
 from market.price import BasePrices
-from market.view import View, believed_demand, believed_prices
+from market.view import View, believed_demand, believed_prices, counted_replicas
 from node.market.units import Units
 from routing.advert_rows import Row
 from routing.wire.advert import Advert
 
 MOST_QUOTES = 256
 """Quotes that are read, those of the weightiest peers: a median of so many is as good as one of thousands."""
+
+ANSWERED = 1.0
+"""Weight of a peer that has answered this node."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +69,21 @@ def view_of(
 
 
 def _replicas(units: Units, model_id: str, weighed: Sequence[tuple[float, Advert]]) -> Floats:
-    """[n_layers, width], holders of each cell, by weight."""
-    edges = np.zeros((len(units.layers), units.width + 1))
+    """[n_layers, width], replicas of each cell."""
+    edges = np.zeros((2, len(units.layers), units.width + 1))  # of who has answered, and of who has not
     layers = np.array(units.layers)
     for weight, advert in weighed:
+        kind = edges[int(weight < ANSWERED)]
         for told in advert.slices:
             if told.model_id != model_id:
                 continue
             for first_layer, last_layer, runs in told.experts:
                 first, last = np.searchsorted(layers, (first_layer, last_layer + 1))
                 for start, end in runs:
-                    edges[first:last, min(start, units.width)] += weight
-                    edges[first:last, min(end + 1, units.width)] -= weight
-    counted: Floats = np.maximum(edges.cumsum(axis=1)[:, :-1].round(9), 0.0)
-    return counted
+                    kind[first:last, min(start, units.width)] += weight
+                    kind[first:last, min(end + 1, units.width)] -= weight
+    answered, heard = np.maximum(edges.cumsum(axis=2)[:, :, :-1].round(9), 0.0)
+    return counted_replicas(answered, heard)
 
 
 def _before(

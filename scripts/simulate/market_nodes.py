@@ -15,7 +15,7 @@ from market.ground import Ground
 from market.own_order import Patience, giving_order, holder_key, own_draws, own_generator
 from market.scarcity import Scarcity
 from market.supply import HEARD_PER_REPLICA
-from market.view import STRANGER, View, believed_demand, believed_prices
+from market.view import STRANGER, View, believed_demand, believed_prices, counted_replicas
 from node.market.served_rate import DAY, HALF_LIFE
 from scripts.simulate.attack import Attack
 from scripts.simulate.placing import Swarm
@@ -114,9 +114,8 @@ class Market:
 
     def _look(self, swarm: Swarm, servers: list[int], now: float) -> list[tuple[int, float]]:
         """Some servers look, all at the same; who is in a hurry looks again, after these seconds."""
-        entries, replicas = swarm.told(), swarm.replicas().astype(np.float64)
-        if self._attack is not None:
-            replicas += STRANGER * self._attack.claimed(swarm.held)
+        entries, answered = swarm.told(), swarm.replicas().astype(np.float64)
+        claimed = 0.0 if self._attack is None else STRANGER * self._attack.claimed(swarm.held)
         base, weight = np.full(self._shape.cells, float(self._base)), np.ones(len(entries[1]))
         bounds = {"floor": self._rule.floor, "cap": self._rule.cap}
         price = believed_prices(entries[1], self._quotes(*entries), weight, base, **bounds)
@@ -125,23 +124,30 @@ class Market:
         others, again = float(swarm.live.sum() - 1), []
         for server in servers:
             if self._attack is None or server not in self._attack.servers:
-                view = self._view(server, holds, replicas, price, others)
+                view = self._view(server, holds, answered, claimed, price, others)
                 seconds = self._decide(swarm, server, view, now)
                 if seconds:
                     again.append((server, seconds))
         return again
 
     def _view(
-        self, server: int, holds: tuple[IntArray, ...], replicas: FloatArray, price: FloatArray, others: float
+        self,
+        server: int,
+        holds: tuple[IntArray, ...],
+        answered: FloatArray,
+        claimed: FloatArray | float,
+        price: FloatArray,
+        others: float,
     ) -> View:
-        """As node.market.seen makes it: all others have answered, and weigh 1."""
+        """As node.market.seen makes it: all who are there have answered, and nobody of those only claimed."""
         _, cells, places, begins = holds
         mine = slice(begins[server], begins[server + 1])
         held, before = np.zeros(len(price), np.bool_), np.zeros(len(price))
         held[cells[mine]], before[cells[mine]] = True, places[mine]
         served = self._served[server] * (DAY / max(self._seconds[server], 1.0))
-        demand = believed_demand(served.astype(np.float64), held, replicas - held, claimed=price / self._base)
-        return View(replicas - held, price, demand, others, before)
+        replicas = answered - held if self._attack is None else counted_replicas(answered - held, claimed)
+        demand = believed_demand(served.astype(np.float64), held, replicas, claimed=price / self._base)
+        return View(replicas, price, demand, others, before)
 
     def _decide(self, swarm: Swarm, server: int, view: View, now: float) -> float:
         """What a server makes of what it sees; seconds after which it wants to do something in a hurry, or

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from market.view import CLAIM_BOUND, LONE_CLAIM, STRANGER, believed_demand, believed_prices
+from market.scarcity import REPLICA_FLOOR
+from market.view import (
+    CLAIM_BOUND,
+    LONE_CLAIM,
+    STRANGER,
+    believed_demand,
+    believed_prices,
+    counted_replicas,
+)
 
 BASE = np.array([100.0, 100.0, 200.0])
 
@@ -88,3 +96,12 @@ def test_before_anything_is_served_only_proportions_mean_anything() -> None:
         np.array([1.6, 0.4, 1.2, 0.8])
     )
     assert (believed_demand(nothing, np.zeros(4, np.bool_), REPLICAS) > 0).all()
+
+
+def test_who_never_answered_counts_only_up_to_the_floor() -> None:
+    answered = np.array([0.0, 1.0, 2.0, 3.0, 20.0])
+    for heard in (0.0, 10 * STRANGER, 4096 * STRANGER):
+        counted = counted_replicas(answered, heard)
+        assert (counted >= answered).all() and (counted <= np.maximum(answered, REPLICA_FLOOR)).all()
+        assert counted[3:].tolist() == [3.0, 20.0], "claims are nothing beside enough that answered"
+    assert counted_replicas(answered, 10 * STRANGER).tolist() == [1.5, 2.5, 3.0, 3.0, 20.0]
