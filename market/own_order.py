@@ -72,7 +72,8 @@ def giving_order(unit: Ints, holder: npt.NDArray[np.uint64], now: float) -> npt.
     because both see the other's. Turns change, for who is first may not want to.
 
     Args:
-        unit: what each entry is about; holder: `holder_key` of who holds it.
+        unit: what each entry is about, by a number that is the same on all nodes.
+        holder: `holder_key` of who holds it.
         now: unix time; clocks need to agree no better than to a part of TURN_SECONDS.
     """
     with np.errstate(over="ignore"):

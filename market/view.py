@@ -2,7 +2,7 @@
 
 1. A holder that has answered this node counts as a replica. Those that never did count little, and only where
    fewer than the replica floor have answered: there is no other word. Beside enough that answered, claims are
-   nothing (sybil capacity).
+   nothing (sybil capacity). Those that were asked and do not answer count nothing (`market.answering`).
 2. A price is believed within floor and cap of the base price, and by the weighted median of those who ask it.
    The word of one holder alone moves it LONE_CLAIM of the way at most.
 3. Demand is what this node was paid for by signed receipts. Of cells that it does not hold it goes by its own
@@ -125,7 +125,7 @@ def believed_demand(
         each = float(served[held].mean()) if held.any() else 0.0
         word = np.ones(len(held)) if claimed is None else np.clip(claimed, 1 / CLAIM_BOUND, CLAIM_BOUND)
         expected = (each if each > 0 else 1.0) * word * np.maximum(replicas, 1.0)
-    if not served.any():
+    if not served[held].any():
         return expected
     sure = np.where(held, served / (served + SURE_PAIRS), 0.0)
     # What is held and little asked for is known to be so: the more is served in all, the surer.

@@ -140,8 +140,10 @@ class ReachProber:
         self._wake.set()
 
     def on_connection(self, connection: Connection) -> None:
-        """Tell it of each new connection (`Endpoint.on_connection`): one that nobody invited is evidence."""
-        if self.reachability.reach is Reach.UNKNOWN or self._is_uninvited(connection):
+        """Tell it of each new connection (`Endpoint.on_connection`): one that nobody invited is evidence, and
+        news unless the verdict says as much. To a public server somebody new comes every few seconds."""
+        is_news = self.reachability.reach is not Reach.PUBLIC or self._contradicted()
+        if self.reachability.reach is Reach.UNKNOWN or (is_news and self._is_uninvited(connection)):
             self.wake()
 
     def note_dial(self, peer: str, *, answered: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
 
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
@@ -28,14 +27,3 @@ def neighbourhood_of(endpoint: Endpoint, connection: Connection | None) -> str:
         return ""
     prefix = PREFIX_IPV4 if address.version == 4 else PREFIX_IPV6
     return str(ipaddress.ip_network((address, prefix), strict=False))
-
-
-def one_a_network(peers: Iterable[tuple[str, str]]) -> frozenset[str]:
-    """Of peers with their networks, one of each network (always the same), and all without a known one.
-
-    What answers in one network fails together, and may be one machine with ten identities: it is one replica.
-    """
-    first: dict[str, str] = {}
-    for peer_id, network in sorted(peers):
-        first.setdefault(network or f"{peer_id} itself", peer_id)
-    return frozenset(first.values())

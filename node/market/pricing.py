@@ -7,7 +7,8 @@ must, by more than a trifle; then a new quote is issued and the node announces i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from market.answering import Answers
 from market.price import BasePrices, percent_of
 from market.scarcity import Levels, Need, Scarcity, is_trifle
 from node.config.settings import MarketConfig
@@ -57,7 +59,7 @@ class Pricing:
         slices: what this node serves now.
         bases: base prices of a model that is served, by layer.
         capacity: pairs a second that this node could compute; 0 if it does not know.
-        answered: peers that have answered this node, connected ones above all.
+        answers: which peers have answered this node, and which do not.
         changed: called when the advert is no longer right.
         memory: what callers may still pay by, over restarts.
         lifetime: seconds that this node's adverts live.
@@ -75,7 +77,7 @@ class Pricing:
         bases: Callable[[str], BasePrices],
         demand: Demand,
         capacity: Callable[[], float],
-        answered: Callable[[], Collection[str]],
+        answers: Callable[[], Answers],
         changed: Callable[[], None],
         *,
         memory: QuoteMemory = FORGETFUL,
@@ -85,7 +87,7 @@ class Pricing:
     ) -> None:
         self._percent = market.price
         self._rule = Scarcity(market.floor, market.cap) if market.mode == "scarcity" else None
-        self._others = Others(table, answered)
+        self._others = Others(table, answers)
         self._slices = slices
         self._bases = bases
         self._demand = demand
@@ -160,13 +162,16 @@ class Pricing:
         for model_id in {each.model_id for each in slices if each.kind == "experts"}:
             cells = PricedCells.of(slices, model_id, self._bases(model_id))
             if len(cells.base):
-                others = [] if self._rule is None else self._others.quotes(model_id)
-                self._cells[model_id] = cells.following(self._former.pop(model_id, None), others)
+                before, others = self._former.pop(model_id, None), partial(self._asked_by_others, model_id)
+                self._cells[model_id] = cells.following(before, others)
         for model_id in self._former:
             self.quotes.withdraw(model_id)
         for model_id in sorted(self._cells):
             self._issue(model_id, now)
         return True
+
+    def _asked_by_others(self, model_id: str) -> Sequence[Quote]:
+        return [] if self._rule is None else self._others.quotes(model_id)
 
     def _issue(self, model_id: str, now: float) -> bool:
         """Say what a model's cells cost, unless it is said already; whether it is something else."""

@@ -19,7 +19,8 @@ class Attack:
         dear: what they ask, as a multiple of what the rule says, the cap at most: more nobody believes.
         washed: pairs of a period that they sign for each of their cells to themselves or to each other.
         hidden: of their cells every so manieth is told to nobody any more; 0: none.
-        phantoms: identities that claim all cells that any of the servers holds, and answer nobody.
+        phantoms: identities that claim all cells that any of the servers holds, and answer nobody; who is
+            found out comes back under a new one.
     """
 
     name: str

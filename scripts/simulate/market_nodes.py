@@ -14,11 +14,12 @@ from market.affinity import group_cells, groups_of
 from market.ground import Ground
 from market.own_order import Patience, giving_order, holder_key, own_draws, own_generator
 from market.scarcity import Scarcity
-from market.supply import HEARD_PER_REPLICA
+from market.supply import counted
 from market.view import STRANGER, View, believed_demand, believed_prices, counted_replicas
 from node.market.served_rate import DAY, HALF_LIFE
 from scripts.simulate.attack import Attack
 from scripts.simulate.placing import Swarm
+from scripts.simulate.probes import Probes
 from scripts.simulate.quoting import Quoting
 from scripts.simulate.timeline import World
 from scripts.simulate.world import PERIOD, Draws, FloatArray, IntArray, generator
@@ -48,6 +49,7 @@ class Market:
         self._shape, self._servers, self._seed, self._base = shape, servers, world.seed, base
         self._planned = attack
         self._attack: Attack | None = None
+        self._probes: Probes | None = None
         self._rule = Scarcity()
         self.quoting = Quoting(servers.count, shape.cells, base, self._rule)
         self._grounds = _grounds(world)
@@ -71,6 +73,9 @@ class Market:
             self._attack = self._planned
             if self._attack.hidden:
                 self._attack.hide(swarm.held)
+            if self._attack.phantoms:
+                others = int(swarm.live.sum()) - 1
+                self._probes = Probes(self._seed, others, self._attack.phantoms, period * PERIOD)
         if swarm.loads is not None:
             self._set_prices(swarm, period)
         looking = self._lookers(swarm, period)
@@ -103,19 +108,19 @@ class Market:
         self._seconds = self._seconds * kept + PERIOD * swarm.live
         if self._attack is not None:
             pairs = self._attack.receipts(entries.server, pairs)
-        self.quoting.next(entries, pairs, self._counted(swarm)[entries.cell], self._servers.capacity)
+        replicas = counted(swarm.replicas(), self._claimed(swarm))
+        self.quoting.next(entries, pairs, replicas[entries.cell], self._servers.capacity)
 
-    def _counted(self, swarm: Swarm) -> IntArray:
-        """[cells]: live replicas; of those that are only claimed two count as one (market.supply)."""
-        replicas = swarm.replicas()
+    def _claimed(self, swarm: Swarm) -> IntArray:
+        """[cells]: identities that claim each, do not answer, and have not been found out yet."""
         if self._attack is None:
-            return replicas
-        return replicas + self._attack.claimed(swarm.held) // HEARD_PER_REPLICA
+            return np.zeros(self._shape.cells, np.int64)
+        return self._attack.claimed(swarm.held)
 
     def _look(self, swarm: Swarm, servers: list[int], now: float) -> list[tuple[int, float]]:
         """Some servers look, all at the same; who is in a hurry looks again, after these seconds."""
         entries, answered = swarm.told(), swarm.replicas().astype(np.float64)
-        claimed = 0.0 if self._attack is None else STRANGER * self._attack.claimed(swarm.held)
+        claimed = (STRANGER if self._probes is None else self._probes.stranger(now)) * self._claimed(swarm)
         base, weight = np.full(self._shape.cells, float(self._base)), np.ones(len(entries[1]))
         bounds = {"floor": self._rule.floor, "cap": self._rule.cap}
         price = believed_prices(entries[1], self._quotes(*entries), weight, base, **bounds)
@@ -135,7 +140,7 @@ class Market:
         server: int,
         holds: tuple[IntArray, ...],
         answered: FloatArray,
-        claimed: FloatArray | float,
+        claimed: FloatArray,
         price: FloatArray,
         others: float,
     ) -> View:
@@ -145,7 +150,7 @@ class Market:
         held, before = np.zeros(len(price), np.bool_), np.zeros(len(price))
         held[cells[mine]], before[cells[mine]] = True, places[mine]
         served = self._served[server] * (DAY / max(self._seconds[server], 1.0))
-        replicas = answered - held if self._attack is None else counted_replicas(answered - held, claimed)
+        replicas = counted_replicas(answered - held, claimed)
         demand = believed_demand(served.astype(np.float64), held, replicas, claimed=price / self._base)
         return View(replicas, price, demand, others, before)
 

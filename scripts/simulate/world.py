@@ -34,6 +34,7 @@ class Draws(IntEnum):
     LOOKS = 6
     TOKENS = 7
     RECEIPTS = 8
+    PROBES = 9
 
 
 def generator(seed: int, purpose: Draws, *numbers: int) -> np.random.Generator:

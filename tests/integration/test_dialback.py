@@ -207,6 +207,25 @@ def test_a_connection_that_nobody_invited_is_evidence_once() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("reach", "woken"), [(Reach.PUBLIC, False), (Reach.PRIVATE, True)])
+def test_that_strangers_come_is_no_news_to_a_public_node(reach: Reach, woken: bool) -> None:
+    async def test() -> None:
+        async with nodes(2) as (x, stranger):
+            x.prober.reachability = Reachability(reach=reach)
+            arrived = trio.Event()
+
+            def on_connection(connection: Connection) -> None:
+                x.prober.on_connection(connection)
+                arrived.set()
+
+            x.endpoint.on_connection = on_connection
+            await stranger.connect(x)
+            await arrived.wait()
+            assert x.prober._wake.is_set() is woken
+
+    run(test)
+
+
 def test_peers_that_do_not_know_the_protocol_or_go_away_are_passed_over() -> None:
     async def test() -> None:
         async with nodes(2) as (x, gone), AsyncExitStack() as ends:

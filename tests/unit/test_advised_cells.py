@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from market.advice import Means, Reason, advise
+from market.answering import NOBODY, Answers
 from market.ground import Floats
 from market.own_order import own_draws
 from market.quote_runs import quote_of
@@ -56,7 +57,7 @@ def row(who: str, experts: list[tuple[int, int, list[tuple[int, int]]]], price: 
 
 def known(**fields: object) -> Known:
     base: dict[str, object] = {
-        "weight": lambda peer_id: 1.0,
+        "answers": NOBODY,
         "bases": {2: 100, 5: 200},
         "floor": 25,
         "cap": 1600,
@@ -67,7 +68,9 @@ def known(**fields: object) -> Known:
 
 
 def seen(units: Units, *holders: Row, held: HomeSet | None = None, **fields: object) -> View:
+    """All have answered, unless a test says otherwise."""
     cells = units.held(held or HomeSet())
+    fields = {"answers": Answers.of(dict.fromkeys([row.advert.peer_id for row in holders], ""))} | fields
     return view_of(units, MODEL, holders, cells, known(**fields), "me", NOW)
 
 
@@ -103,9 +106,25 @@ def test_replicas_are_counted_by_weight_and_least_within_a_unit() -> None:
     view = seen(units, *holders)
     assert view.replicas.tolist() == [2, 1, 1, 1, 1, 0, 0, 0] and view.servers == 2
     ana = holders[0].advert.peer_id
-    view = seen(units, *holders, weight=lambda peer: 1.0 if peer == ana else STRANGER)
+    view = seen(units, *holders, answers=Answers.of({ana: ""}))
     weights = [1 + STRANGER, *[STRANGER] * 3, 1, 0, 0, 0]
     assert view.replicas.tolist() == weights and view.servers == 1 + STRANGER
+
+
+def test_of_one_network_each_cell_counts_once() -> None:
+    units = units_of(servable(run=2))
+    holders = [
+        row("ana", [(2, 5, [(0, 3)])]),
+        row("ben", [(2, 5, [(2, 5)])]),
+        row("carla", [(2, 2, [(0, 7)])]),
+    ]
+    ids = [each.advert.peer_id for each in holders]
+    near = dict(zip(ids, ("192.0.2.0/24", "192.0.2.0/24", ""), strict=True))
+    view = seen(units, *holders, answers=Answers.of(near))
+    assert view.replicas.tolist() == [2, 2, 2, 1, 1, 1, 1, 0]
+    assert view.servers == 2 + STRANGER, "and they have one word"
+    silent = seen(units, *holders, answers=Answers.of({ids[2]: ""}, silent=ids[:2]))
+    assert silent.replicas.tolist() == [1, 1, 1, 1, 0, 0, 0, 0] and silent.servers == 1
 
 
 def test_other_models_are_not_counted() -> None:
@@ -124,21 +143,23 @@ def test_prices_are_the_quotes_of_those_who_hold() -> None:
     assert (alone.price[:8] <= 100 + 0.25 * 1500).all()
 
 
-def test_of_the_last_two_holders_one_comes_before_the_other() -> None:
+@pytest.mark.parametrize("layers", [(2, 5), (5,)], ids=["of the same", "who may serve less"])
+def test_of_the_last_two_holders_one_comes_before_the_other(layers: tuple[int, ...]) -> None:
     units, mine = units_of(servable()), HomeSet.of_bits({2: EIGHT, 5: EIGHT})
     other = row("ana", [(2, 5, [(0, 7)])])
     before = seen(units, other, held=mine).before
     assert before is not None and set(before.tolist()) == {0.0, 1.0}
+    others = units_of(servable(layers=layers))
     theirs = view_of(
-        units,
+        others,
         MODEL,
         [Row(_renamed(other.advert, "me"), b"", NOW, NOW + 600, "", False)],
-        units.held(mine),
-        known(),
+        others.held(mine),
+        known(answers=Answers.of({"me": ""})),
         other.advert.peer_id,
         NOW,
     ).before
-    assert theirs is not None and (theirs == 1 - before).all(), "and they see it alike"
+    assert theirs is not None and (theirs == 1 - before[-len(theirs) :]).all(), "and they see it alike"
 
 
 def _renamed(told: Advert, peer_id: str) -> Advert:
@@ -179,6 +200,7 @@ def test_a_report_says_what_and_why(parts: Parts) -> None:
         memory=memory,
         uplink=None,
         servers=9,
+        answered=7,
         tokens_a_day=1e6,
         is_measured=True,
     )
@@ -187,6 +209,7 @@ def test_a_report_says_what_and_why(parts: Parts) -> None:
     assert HomeSet.from_ranges(report.take, shapes) | HomeSet.whole([1, 2], shapes) == kept | HomeSet.whole(
         [1, 2], shapes
     )
+    assert (report.servers, report.answered, report.heard) == (9, 7, 2)
     assert report.lacking == 12 and report.uncovered == 0 and report.scarce == {"3": "0-11"}
     assert report.n_bytes <= memory and report.layers[3].fewest == 1.0
     assert report.income_now == round(float(advice.income[held].sum()))

@@ -11,12 +11,13 @@ import pytest
 import trio
 
 from market.advice import REPLICA_FLOOR
+from market.answering import one_a_network
 from market.price_book import PriceBook
 from market.quotes import OwnQuotes
 from market.view import STRANGER
 from node.device.folder import NodeFolder
 from node.market.books_lock import BooksInUse, books_lock
-from node.market.neighbourhood import neighbourhood_of, one_a_network
+from node.market.neighbourhood import neighbourhood_of
 from node.market.quoted import MAX_PEERS, UNHEARD, Quoted
 from node.market.quotes_port import Demand, OwnPrices
 from routing.advert_rows import Offer, Outcome
@@ -100,6 +101,16 @@ def test_prices_of_many_peers_take_bounded_room() -> None:
         table.hear(advert(f"peer{number}", one))
         assert table.price(f"peer{number}") == 7
     assert len(table.quoted._books) <= MAX_PEERS
+
+
+def test_whose_prices_are_used_is_not_forgotten_for_others() -> None:
+    table = Table()
+    table.hear(advert("a", quotes(7)))
+    for number in range(MAX_PEERS + 100):
+        assert table.price("a") == 7  # also of who has left meanwhile
+        table.adverts.pop("a", None)
+        table.hear(advert(f"peer{number}", quotes(9)))
+        assert table.price(f"peer{number}") == 9
 
 
 # --- own prices and demand ---

@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.testing
 
+from market.answering import Answers
 from market.price_book import PriceBook
 from node.config.settings import MarketConfig
 from node.market.base_prices import base_prices
@@ -46,7 +47,8 @@ class World:
         self.slices: Sequence[Slice] = [held(0, 7)]
         self.served: dict[tuple[str, int], npt.NDArray[np.int64]] = {}
         self.pairs_per_second = 100.0
-        self.answered: set[str] = set()
+        self.answered: dict[str, str] = {}  # and the network of each
+        self.silent: set[str] = set()
         self.changes = 0
         self.now = NOW
 
@@ -64,19 +66,19 @@ class World:
             lambda model_id: dict.fromkeys(range(48), BASE),
             self,
             lambda: self.pairs_per_second,
-            lambda: self.answered,
+            lambda: Answers.of(self.answered, self.silent),
             self._changed,
             memory=QuoteMemory(path),
             clock=lambda: self.now,
         )
 
-    def hear(self, *names: str, answered: bool = True, **fields: Any) -> None:
+    def hear(self, *names: str, answered: bool = True, network: str = "", **fields: Any) -> None:
         """Peers that hold the same cells announce themselves."""
         for name in names:
             value = advert(name, **({"slices": [held(0, 7)], "issued_at": int(self.now)} | fields))
             assert self.table.offer(sign_advert(value, identity(name)), self.now, from_peer="").changed
             if answered:
-                self.answered.add(value.peer_id)
+                self.answered[value.peer_id] = network
 
     def serve(self, expert: int, pairs: int, layer: int = 0) -> None:
         """Receipts cover so many more pairs."""
@@ -151,8 +153,11 @@ def test_the_only_holder_asks_more_and_less_again_when_others_answer() -> None:
 
 
 def test_replicas_of_peers_only_heard_of_count_half_and_claims_move_nothing_more() -> None:
-    def price(heard: int, answered: int) -> int:
+    def price(heard: int, answered: int, silent: int = 0) -> int:
         world = World()
+        names = [f"silent {number}" for number in range(silent)]
+        world.hear(*names, answered=False)
+        world.silent = {identity(name).peer_id for name in names}
         world.hear(*(f"heard {number}" for number in range(heard)), answered=False)
         world.hear(*(f"answered {number}" for number in range(answered)))
         pricing = world.pricing()
@@ -161,6 +166,22 @@ def test_replicas_of_peers_only_heard_of_count_half_and_claims_move_nothing_more
 
     assert price(heard=2, answered=0) == price(heard=0, answered=1) == price(heard=3, answered=0)
     assert price(heard=10, answered=0) == price(heard=10, answered=10) == price(heard=0, answered=2)
+    assert price(heard=0, answered=1, silent=10) == price(heard=0, answered=1) > price(heard=2, answered=1)
+
+
+def test_what_answers_in_one_network_is_one_replica_of_each_cell() -> None:
+    world = World()
+    network = "203.0.113.0/24"
+    world.hear("ana", "ben", "carla", network=network, slices=[held(0, 3)])
+    world.hear("dora", network=network, slices=[held(2, 5)])
+    pricing = world.pricing()
+    world.look(pricing, times=30)
+    apart = [asked(pricing, cell) for cell in range(8)]
+    assert len(set(apart[:6])) == 1, "each of these cells is there once besides"
+    assert apart[6] == apart[7] > apart[0]
+    world.hear("emil", slices=[held(0, 7)])
+    world.look(pricing, times=30)
+    assert asked(pricing, 0) < asked(pricing, 6)
 
 
 def test_other_cells_of_others_are_no_replicas() -> None:
@@ -312,7 +333,7 @@ def _call(
     return ExpertCall(layer, group, n_experts, n_experts, 256, 256, recipe, tensors, "")
 
 
-def test_bases_come_from_the_manifest_and_further_calls_are_in_them() -> None:
+def test_bases_come_from_the_manifest_and_are_of_a_layers_first_call() -> None:
     types = {kind.name: number for number, kind in TENSOR_TYPES.items()}
     q4, q8 = types["Q4_K"], types["Q8_0"]
 
@@ -329,9 +350,7 @@ def test_bases_come_from_the_manifest_and_further_calls_are_in_them() -> None:
     weights = 2 * 768 * 2048
     assert bases[0] == (weights * 9 // 16 + weights // 2) // 2_048
     assert bases[0] < bases[1] < 2 * bases[0]
-    assert (
-        bases[2] == (weights * 9 // 16 + weights // 2) * 7 // 6 // 2_048
-    )  # a third of it for half of the cells
+    assert bases[2] == bases[0]  # what further calls cost: node.market.further
 
 
 @pytest.mark.parametrize("mode", ["fixed", "scarcity"])

@@ -1,0 +1,215 @@
+"""Asks holders of cells, slowly and one at a time, whether they are there and hold what they claim.
+
+A probe is a connection of the kind that a caller would make, one question ("what do you serve?"), and the
+end. It goes out of a UDP socket of its own, which serves nothing: nobody takes such a connection for a
+neighbour's, and no NAT or firewall lets anybody in to this node's port because of it (`relay.contacts`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from market.answering import Answering, Answers
+from node.market.neighbourhood import neighbourhood_of
+from node.swarm.watching import Watching
+from node.swarm.ways import Ways
+from routing.errors import LocalError, PeerError
+from routing.links import STAGGER, ask_holdings, needs_connection
+from routing.quic.connection import CLOSE_NORMAL, Connection
+from routing.quic.endpoint import Endpoint
+from routing.race import first
+from routing.routes import Attempt, Route
+
+if TYPE_CHECKING:
+    from node.swarm.node import SwarmNode
+
+log = logging.getLogger("panal.probing")
+
+FIRST_SECONDS = 5.0
+"""After the start, before the first probe: the neighbours are connected by then, who need none."""
+
+PATIENCE = 20.0
+"""Seconds for a probe: a circuit through a relay, the handshake in it, and an answer take that at worst."""
+
+AT_ONCE = 16
+"""Probes under way together, of one who has a few seconds only (`hurry`)."""
+
+LOOK_SECONDS = 0.5
+"""Between looks at who is connected, and who was heard of: of 4,000 adverts each takes some milliseconds."""
+
+
+class Probing:
+    """What a node finds out about others' answering.
+
+    Args:
+        node: whose adverts, identity and ways these are. It may run later.
+        models: ids of the models whose holders matter.
+        rng: for tests.
+    """
+
+    def __init__(
+        self, node: SwarmNode, models: Callable[[], Collection[str]], *, rng: random.Random | None = None
+    ) -> None:
+        self._node = node
+        self._models = models
+        self._rng = rng or random.Random()
+        self._known = Answering()
+        self._looked = -math.inf
+
+    def answers(self) -> Answers:
+        """Who has answered, and who does not: by probes, and by who is connected now."""
+        now = trio.current_time()
+        if now - self._looked >= LOOK_SECONDS:
+            self._look()
+        return self._known.answers(now)
+
+    def holders(self) -> list[str]:
+        """Other nodes that say they hold anything of these models."""
+        models, own = self._models(), self._node.identity.peer_id
+        return [
+            row.advert.peer_id
+            for row in self._node.table.rows()
+            if row.advert.peer_id != own and any(held.model_id in models for held in row.advert.slices)
+        ]
+
+    async def run(self) -> None:
+        """Probe whose turn it is, until cancelled."""
+        watching = Watching(lost=self._lost)
+        self._node.watch(watching)
+        try:
+            await self._run()
+        finally:
+            self._node.unwatch(watching)
+
+    async def _run(self) -> None:
+        await trio.sleep(FIRST_SECONDS)
+        try:
+            async with self._plane() as (endpoint, ways):
+                while True:
+                    self._look()
+                    holders, now = self.holders(), trio.current_time()
+                    peer_id = self._known.next(holders, now, self._rng)
+                    if peer_id is not None:
+                        await self._probe(endpoint, ways, peer_id)
+                    await trio.sleep(self._known.pause(holders, trio.current_time(), self._rng))
+        except LocalError as error:  # there is no socket: who is connected counts all the same
+            log.warning("other servers cannot be asked whether they are there: %s", error)
+
+    async def hurry(self) -> None:
+        """Probe everybody once as soon as it is heard of, AT_ONCE together, until cancelled."""
+        limit, asked = trio.CapacityLimiter(AT_ONCE), set[str]()
+        async with self._plane() as (endpoint, ways), trio.open_nursery() as nursery:
+
+            async def probe(peer_id: str) -> None:
+                async with limit:
+                    await self._probe(endpoint, ways, peer_id)
+
+            while True:
+                new = [each for each in self.holders() if each not in asked | self.answers().answered.keys()]
+                self._rng.shuffle(new)
+                asked.update(new)
+                for peer_id in new:
+                    nursery.start_soon(probe, peer_id)
+                await trio.sleep(LOOK_SECONDS)
+
+    # --- inside ---
+
+    def _look(self) -> None:
+        """Who is connected has proven its key by a handshake, and answers a PING each second."""
+        endpoint, now = self._node.endpoint, trio.current_time()
+        self._looked = now
+        connected = {each.peer_id: each for each in endpoint.connections if each.is_open}
+        self._known.keep({row.advert.peer_id for row in self._node.table.rows()} | connected.keys())
+        for peer_id, connection in connected.items():
+            self._known.answered(peer_id, neighbourhood_of(endpoint, connection), now)
+
+    def _lost(self, peer_id: str, _: str) -> None:
+        """A neighbour's connection has ended, however: who was killed says no farewell."""
+        if not any(each.is_open for each in self._node.endpoint.connections_to(peer_id)):
+            self._known.lost(peer_id, trio.current_time())
+
+    async def _probe(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> None:
+        network = fault = None
+        with trio.move_on_after(PATIENCE):
+            try:
+                network = await self._ask(endpoint, ways, peer_id)
+            except PeerError as error:
+                fault = str(error)
+            except LocalError as error:  # of this side: it says nothing about the peer
+                log.debug("%s cannot be probed: %s", peer_id, error)
+                self._known.untold(peer_id, trio.current_time())
+                return
+        now = trio.current_time()
+        if network is not None:
+            self._known.answered(peer_id, network, now)
+        elif self._node.endpoint.connections:
+            log.debug("%s does not answer a probe: %s", peer_id, fault or f"nothing in {PATIENCE:g} s")
+            self._known.failed(peer_id, now)
+        else:  # nobody is connected: this node's own network may be down
+            self._known.untold(peer_id, now)
+
+    async def _ask(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> str:
+        """The network in which a peer answers for what it claims.
+
+        Raises:
+            PeerError: it does not, or claims more than it tells. LocalError: it cannot be asked from here.
+        """
+        connection, _ = await _reach(ways, peer_id)
+        try:
+            told = await ask_holdings(connection)
+            network = neighbourhood_of(endpoint, connection)
+        finally:
+            connection.shut(CLOSE_NORMAL, "that was all")
+        row, models = self._node.table.get(peer_id), self._models()
+        claimed = [] if row is None else [held for held in row.advert.slices if held.model_id in models]
+        if not all(held in told.slices for held in claimed):
+            raise PeerError(f"{peer_id} does not tell of the cells that its advert claims", peer=peer_id)
+        return network
+
+    @asynccontextmanager
+    async def _plane(self) -> AsyncIterator[tuple[Endpoint, Ways]]:
+        """A socket to probe from, and the ways out of it."""
+        node = self._node
+        place = node.place
+        endpoint = Endpoint(
+            node.identity,
+            listen=(place.swarm.listen.host, 0),
+            backend=place.swarm.backend,
+            accept=False,
+            membership=node.membership,
+        )
+        ways = Ways(
+            endpoint,
+            node.candidates,
+            lambda: node.standing,
+            control=node.control,
+            meeting=None,
+            use_relays=place.relay.table.use,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(endpoint.run)
+            await nursery.start(ways.run)
+            yield endpoint, ways
+            nursery.cancel_scope.cancel()
+
+
+async def _reach(ways: Ways, peer_id: str) -> tuple[Connection, Route]:
+    """A connection for one question, by the ways that need none before (`routing.links`)."""
+    attempts = [each for each in ways.attempts(peer_id) if not needs_connection(each.way)]
+    if not attempts:
+        raise PeerError(f"{peer_id}: no way to it is known", peer=peer_id)
+
+    def go(attempt: Attempt) -> Callable[[], Awaitable[tuple[Connection, Route]]]:
+        return lambda: ways.carry_out(peer_id, attempt, None)
+
+    def discard(late: tuple[Connection, Route]) -> None:
+        late[0].shut(CLOSE_NORMAL, "another way was there at the same time")
+
+    return await first(peer_id, [go(each) for each in attempts], discard, stagger=STAGGER)
