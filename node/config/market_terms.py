@@ -37,6 +37,7 @@ def market_terms(file: object, table: MarketTable) -> MarketConfig:
         newcomers=_micro(table.newcomers),
         second=_micro(table.second),
         audit=table.audit,
+        vouch=table.vouch,
     )
 
 

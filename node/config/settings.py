@@ -234,6 +234,7 @@ class MarketConfig:
         newcomers: a day's credit for all peers together that have not.
         second: what a second of waiting is worth, for "balanced".
         audit: share of calls that are run again elsewhere.
+        vouch: it tells peers that it has receipts with whom it paid besides.
     """
 
     mode: MarketMode = "free"
@@ -247,6 +248,7 @@ class MarketConfig:
     newcomers: int = 200 * MICRO
     second: int = 10 * MICRO
     audit: float = 0.05
+    vouch: bool = True
 
     @property
     def is_free(self) -> bool:

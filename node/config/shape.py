@@ -160,6 +160,7 @@ class MarketTable(Struct, frozen=True, forbid_unknown_fields=True):
     newcomers: Credits = 200.0
     second: Annotated[float, Meta(ge=0, le=MAX_SECOND_CREDITS)] = 10.0
     audit: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    vouch: bool = True
 
 
 class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):
