@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from node.cli.progress import Progress
     from node.config import NodeConfig
     from node.decode.batch_report import BatchAnswer, BatchReport
+    from node.decode.convictions import Conviction
     from node.decode.live_backbone import LiveBackbone
     from node.engine.sampler import SamplingSettings
 
@@ -65,7 +66,8 @@ def run_batch(
     as_json: bool,
     stats: bool,
 ) -> int:
-    """Answer the prompts and print each answer when it and all before it are finished."""
+    """Answer the prompts and print each answer when it and all before it are finished, and known to be right;
+    1 if there is one that is not."""
     from node.cli.progress import Progress
     from node.cli.table import format_table
     from node.decode.batch_report import summary_rows
@@ -87,11 +89,21 @@ def run_batch(
                 print(f"{full} (backbone.context)", file=sys.stderr)
             if answer.budget:
                 print(f"panal: prompt {answer.prompt}: {answer.budget}", file=sys.stderr)
+            if answer.error:
+                print(f"panal: prompt {answer.prompt}: {answer.error}", file=sys.stderr)
             if answer.stopped == "budget" and not answer.budget:
                 unanswered.append(answer.prompt)
 
+        def take_back(number: int, conviction: Conviction) -> None:
+            progress.clear()
+            error = f"its answer was shown before this was known: {conviction.error()}"
+            if as_json:
+                print(json.dumps({"prompt": number, "error": error}), flush=True)
+            else:
+                print(f"panal: prompt {number}: {error}", file=sys.stderr)
+
         report = run_interruptible(
-            lambda: _answer(config, prompts, tokens, sampling, lanes, show, progress),
+            lambda: _answer(config, prompts, tokens, sampling, lanes, show, take_back, progress),
             on_interrupt=progress.stop,
         )
     if unanswered:
@@ -101,7 +113,7 @@ def run_batch(
         print(json.dumps(report.as_dict()))
     if stats:
         print(format_table(("", ""), summary_rows(report)), file=sys.stderr)
-    return 0
+    return 1 if report.failed else 0
 
 
 async def _answer(
@@ -111,6 +123,7 @@ async def _answer(
     sampling: SamplingSettings,
     lanes: int,
     show: Callable[[BatchAnswer], None],
+    take_back: Callable[[int, Conviction], None],
     progress: Progress,
 ) -> BatchReport:
     from node.decode.batch_answers import answer_all, encode
@@ -131,5 +144,14 @@ async def _answer(
     ) as live:
         progress.clear()
         return await live.in_thread(
-            answer_all, live, encoded, wanted.context, lanes, tokens, sampling, show, progress.report
+            answer_all,
+            live,
+            encoded,
+            wanted.context,
+            lanes,
+            tokens,
+            sampling,
+            show,
+            progress.report,
+            take_back,
         )

@@ -17,10 +17,12 @@ class BatchAnswer:
     Attributes:
         prompt: its number, from 1.
         seconds: from the beginning of the batch to its last token.
-        stopped: "end" (the model ended it), "length" (as many tokens as asked), "context" (it is full) or
-            "budget" (it, or the day, has cost as much as it may; perhaps before it was begun).
+        stopped: "end" (the model ended it), "length" (as many tokens as asked), "context" (it is full),
+            "budget" (it, or the day, has cost as much as it may; perhaps before it was begun) or "failed" (it
+            rested on false answers, again and again: there is no text).
         cost: micro-credits.
         budget: which one, in a line for people.
+        error: why it failed, likewise.
     """
 
     prompt: int
@@ -31,6 +33,7 @@ class BatchAnswer:
     stopped: str
     cost: int = 0
     budget: str = ""
+    error: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -42,6 +45,7 @@ class BatchAnswer:
             "stopped": self.stopped,
             "seconds": round(self.seconds, 4),
             "cost": self.cost,
+            **({"error": self.error} if self.error else {}),
         }
 
 
@@ -55,6 +59,7 @@ class BatchReport:
         seconds: from the beginning to the last token.
         trips: of all lanes together: waits that overlapped are counted each.
         wire, home, routes: as of an `Answer`.
+        failed: numbers of prompts without an answer that is right.
     """
 
     prompts: int
@@ -68,6 +73,7 @@ class BatchReport:
     wire: str = ""
     home: dict[str, Any] = field(default_factory=dict)
     routes: list[dict[str, object]] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
 
     @property
     def tokens_per_second(self) -> float:
@@ -89,6 +95,7 @@ class BatchReport:
             "panal": msgspec.to_builtins(self.trips),
             "home": self.home,
             "routes": self.routes,
+            "failed": self.failed,
         }
 
 

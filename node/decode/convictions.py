@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from routing.errors import PeerError
 
@@ -66,6 +66,16 @@ class Convictions:
         """A peer was found out."""
         self._known.append(conviction)
         self.count += 1
+
+    def pardon(self, peer_id: str, now: float) -> None:
+        """A peer may be asked again from now on: what rests on what it answers then is not spoiled."""
+        self._known = deque(
+            (
+                replace(each, until=min(each.until, now)) if each.peer_id == peer_id else each
+                for each in self._known
+            ),
+            maxlen=MAX_CONVICTIONS,
+        )
 
     def against(self, *used: Mapping[str, float]) -> Conviction | None:
         """The conviction that spoils what has asked peers last at these times; None if none does."""

@@ -23,13 +23,13 @@ from node.device.lock import holder
 from node.device.logs import last_lines
 from node.device.pausing import Pausing
 from node.device.running_node import find_running
-from node.device.service import run
 from node.device.system_facts import MAX_TEXT, llama_facts, panal_facts, read_text, system_facts
 from node.device.which_config import is_bare, load
 from routing.errors import LocalError, PanalError
 
 LOG_LINES = 100
 NETCHECK_SECONDS = 60.0
+JOURNAL_SECONDS = 30.0
 MAX_FILES = 100_000
 """Looked at to add up a folder's size."""
 
@@ -140,11 +140,10 @@ def _log(folder: NodeFolder) -> Report:
     if lines:
         return {"from": str(folder.log), "lines": lines}
     if shutil.which("journalctl"):
-        done = run(
-            ["journalctl", "--user", "--unit=panal", "--no-pager", f"--lines={LOG_LINES}", "--output=cat"]
-        )
-        if done.code == 0:
-            return {"from": "journal", "lines": done.said[:MAX_TEXT].splitlines()}
+        command = ["journalctl", "--user", "--unit=panal", "--quiet", "--no-pager", f"--lines={LOG_LINES}"]
+        done = ask([*command, "--output=cat"], JOURNAL_SECONDS)
+        if done.returncode == 0:
+            return {"from": "journal", "lines": done.stdout[-MAX_TEXT:].splitlines()}
     return {"from": "", "lines": []}
 
 

@@ -62,6 +62,11 @@ class NodeFolder:
         return self.root / "quotes.bin"
 
     @property
+    def served(self) -> Path:
+        """What callers have signed for lately, by cell: it chooses by that what it serves; mode 0600."""
+        return self.root / "served.bin"
+
+    @property
     def market_lock(self) -> Path:
         """Held by the process that writes the former (node.market.books_lock)."""
         return self.root / "market.lock"

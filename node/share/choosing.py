@@ -40,7 +40,7 @@ async def choose_model(
 
     Args:
         what: a name, or the beginning of an id.
-        progress: told meanwhile how many have said what they give.
+        progress: told meanwhile how many have said what they give, and since when it looks.
 
     Raises:
         LocalError: it may mean several models.
@@ -59,8 +59,7 @@ async def choose_model(
                 break
         if first is None and now - begun >= patience(node, offers):
             raise PeerError(_nobody(node, offers, what))
-        count = len(offers.by_peer)
-        progress(f"looking for {what}: {count} peer{'' if count == 1 else 's'} asked", 0, 0)
+        progress(_looking(node, offers, what, found, now - begun), 0, 0)
         await trio.sleep(LOOK_SECONDS)
     if len(found) > 1:
         told = "; ".join(f"{model_id} ({_described(each)})" for model_id, each in found.items())
@@ -68,6 +67,18 @@ async def choose_model(
     ((model_id, by_peer),) = found.items()
     names = Counter(offer.name for offer in by_peer.values())
     return model_id, names.most_common(1)[0][0]
+
+
+def _looking(
+    node: SwarmNode, offers: Offers, what: str, found: dict[str, dict[str, Offer]], seconds: float
+) -> str:
+    """What is done meanwhile, for people; something of it changes each second."""
+    if found:
+        givers = len({peer_id for by_peer in found.values() for peer_id in by_peer})
+        given = f"{givers} peer{'' if givers == 1 else 's'} {'gives' if givers == 1 else 'give'} it"
+        return f"looking for {what}: {given}, waiting for others, {seconds:.0f} s"
+    asked, known = len(offers.by_peer), len(offers.by_peer.keys() | node.links.wanted)
+    return f"looking for {what}: {asked} of {known} peers asked, {seconds:.0f} s"
 
 
 def _is_dialing(node: SwarmNode) -> bool:

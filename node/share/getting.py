@@ -141,6 +141,7 @@ async def get_model(
         LocalError: a name means several models, the disk has not enough room, a file is in the way.
         PeerError: nobody gives it.
     """
+    progress("starting to look for peers", 0, 0)
     node = SwarmNode(place, Role(serves=False))
     got: Got | PanalError
     try:
@@ -314,6 +315,7 @@ class _Getting:
             self._on_progress(min(came, all_bytes), all_bytes, so_far.sources)
 
         while lacking := download.lacking():
+            self._on_progress(min(got.n_bytes - before, all_bytes), all_bytes, ())  # nobody may be there yet
             result = await fetch.fetch(
                 download,
                 lacking,

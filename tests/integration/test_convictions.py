@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
+from node.decode import batch_answers
+from node.decode.batch_answers import answer_all
+from node.decode.batch_report import BatchAnswer, BatchReport
 from node.decode.convictions import Conviction, Spoiled
+from node.decode.held_answers import HeldAnswers
 from node.decode.live_backbone import LiveBackbone
 from node.decode.settled_answer import settled_answer
 from node.engine.sampler import SamplingSettings
@@ -169,6 +174,197 @@ def test_an_answer_is_held_back_until_its_audits_have_ended(parts: Parts) -> Non
             found = await settled_answer(live, "import os\n", 6, GREEDY, lambda text: None, held=True)
             assert len(settles) == 2 and settles[0][0] not in settles[1]
             assert len(found.tokens) == 6
+
+    run(main, seconds=120)
+
+
+async def batch(
+    live: LiveBackbone,
+    prompts: list[list[int]],
+    on_pass: Callable[[], None] = lambda: None,
+    on_answer: Callable[[BatchAnswer], None] = lambda answer: None,
+) -> tuple[list[BatchAnswer], list[int], BatchReport]:
+    """As `panal generate --prompts`: answers as they are shown, which are taken back, the whole.
+
+    Args:
+        on_pass: called on a lane's thread before each of its passes. on_answer: when one was shown.
+    """
+    shown: list[BatchAnswer] = []
+    taken_back: list[int] = []
+
+    def show(answer: BatchAnswer) -> None:
+        shown.append(answer)
+        on_answer(answer)
+
+    report = await live.in_thread(
+        answer_all,
+        live,
+        prompts,
+        64,
+        2,
+        12,
+        warm(3),
+        show,
+        lambda what, done, total: on_pass(),
+        lambda number, conviction: taken_back.append(number),
+    )
+    return shown, taken_back, report
+
+
+def in_loop(token: trio.lowlevel.TrioToken, function: Callable[[], None]) -> None:
+    """Run something on the event loop, from any thread, and wait for it."""
+    done = threading.Event()
+
+    def work() -> None:
+        function()
+        done.set()
+
+    token.run_sync_soon(work)
+    assert done.wait(60)
+
+
+def calls_of(live: LiveBackbone) -> dict[str, int]:
+    """How much each peer has computed."""
+    return {peer: live.port.calls.of(peer).made for peer in live.table.peers()}
+
+
+def batch_of(model: ModelParts) -> list[list[int]]:
+    return [model.tokens(5 + 3 * number, seed=number) for number in range(6)]
+
+
+def test_what_a_batch_has_not_shown_is_done_again(parts: Parts) -> None:
+    """A peer is found out in the middle."""
+    model = parts("demo")
+
+    async def main() -> None:
+        token = trio.lowlevel.current_trio_token()
+        async with two_of_each(model) as live:
+            expected, _, before = await batch(live, batch_of(model))
+            calls = calls_of(live)
+            passes = 0
+
+            def found_out() -> None:
+                nonlocal passes
+                passes += 1
+                if passes == 9:
+                    peer, _ = max(calls_of(live).items(), key=lambda each: each[1] - calls[each[0]])
+                    in_loop(token, lambda: convict(live, peer))
+
+            found, taken_back, report = await batch(live, batch_of(model), found_out)
+            assert passes > 9 and live.port.convictions.count == 1
+            assert [each.tokens for each in found] == [each.tokens for each in expected]
+            assert [each.prompt for each in found] == [1, 2, 3, 4, 5, 6]
+            assert not taken_back and not report.failed
+            assert report.tokens == sum(len(each.tokens) for each in found) == before.tokens
+            assert report.trips.passes > before.trips.passes
+
+    run(main, seconds=120)
+
+
+def test_a_batch_holds_its_answers_back_until_its_audits_have_ended(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that is found out after the last token of all."""
+    model = parts("demo")
+    monkeypatch.setattr(batch_answers, "HOLD_SECONDS", math.inf)
+
+    async def main() -> None:
+        async with two_of_each(model) as live:
+            expected, _, _ = await batch(live, batch_of(model))
+            settles: list[set[str]] = []
+
+            async def settle(peers: Collection[str]) -> None:
+                settles.append(set(peers))
+                if len(settles) == 1:
+                    assert not shown
+                    convict(live, min(peers))
+
+            shown: list[BatchAnswer] = []
+            live.port.settle = settle
+            found, taken_back, report = await batch(live, batch_of(model), on_answer=shown.append)
+            (liar,) = live.port.convictions._known
+            assert len(settles) == 2 and liar.peer_id in settles[0] - settles[1]
+            assert [each.tokens for each in found] == [each.tokens for each in expected]
+            assert not taken_back and not report.failed
+
+    run(main, seconds=120)
+
+
+def test_what_a_batch_has_shown_is_taken_back_and_the_others_go_on(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parts("demo")
+    rests_on: dict[int, Mapping[str, float]] = {}
+
+    class Watched(HeldAnswers):
+        def add(self, answer: BatchAnswer, used: Mapping[str, float], now: float) -> None:
+            rests_on[answer.prompt] = used
+            super().add(answer, used, now)
+
+    monkeypatch.setattr(batch_answers, "HeldAnswers", Watched)
+
+    async def main() -> None:
+        token = trio.lowlevel.current_trio_token()
+        async with two_of_each(model) as live:
+            expected, _, _ = await batch(live, batch_of(model))
+
+            def found_out(answer: BatchAnswer) -> None:
+                if answer.prompt == 1:
+                    in_loop(token, lambda: convict(live, min(rests_on[1])))
+
+            found, taken_back, report = await batch(live, batch_of(model), on_answer=found_out)
+            assert taken_back == report.failed == [1]
+            assert [each.tokens for each in found] == [each.tokens for each in expected]
+
+    run(main, seconds=120)
+
+
+def test_one_that_is_found_out_while_others_are_shown(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the very end: what is left is done again, and not forgotten."""
+    model = parts("demo")
+    monkeypatch.setattr(batch_answers, "HOLD_SECONDS", math.inf)
+
+    async def main() -> None:
+        token = trio.lowlevel.current_trio_token()
+        async with two_of_each(model) as live:
+            expected, _, _ = await batch(live, batch_of(model))
+            settled: list[str] = []
+
+            async def settle(peers: Collection[str]) -> None:
+                settled.extend(sorted(peers))
+
+            def found_out(answer: BatchAnswer) -> None:
+                if answer.prompt == 2:
+                    in_loop(token, lambda: convict(live, settled[0]))
+
+            live.port.settle = settle
+            found, taken_back, report = await batch(live, batch_of(model), on_answer=found_out)
+            assert [each.prompt for each in found] == [1, 2, 3, 4, 5, 6]
+            assert [each.tokens for each in found] == [each.tokens for each in expected]
+            assert report.failed == sorted(taken_back) and set(taken_back) <= {1, 2}
+
+    run(main, seconds=120)
+
+
+def test_a_batch_says_which_prompts_have_no_answer(parts: Parts) -> None:
+    """As all who could compute them are found out, and asked all the same."""
+    model = parts("demo")
+
+    async def main() -> None:
+        token = trio.lowlevel.current_trio_token()
+        async with two_of_each(model) as live:
+
+            def all_lie() -> None:
+                if not live.port.convictions.count:
+                    for peer in live.table.peers():
+                        live.port.convictions.add(Conviction(peer, -math.inf, math.inf, "by this test"))
+
+            found, taken_back, report = await batch(live, batch_of(model), lambda: in_loop(token, all_lie))
+            assert report.failed == [each.prompt for each in found] == [1, 2, 3, 4, 5, 6]
+            assert not taken_back and report.tokens == 0
+            for each in found:
+                assert (each.stopped, each.text, each.tokens) == ("failed", "", [])
+                assert any(f"{peer} gave false answers" in each.error for peer in live.table.peers())
 
     run(main, seconds=120)
 

@@ -356,8 +356,11 @@ def test_what_is_not_given(wide: ModelParts, tmp_path: Path) -> None:
         async with giving(wide.store) as (sharing, endpoint), giving(other) as (_, nothing):
             with pytest.raises(PeerError, match=r"narrow: nobody gives it; there are wide \([0-9a-f]{12}\)"):
                 await get([endpoint, nothing], store, "narrow", tmp_path)
+            told: list[str] = []
             with pytest.raises(PeerError, match="nobody gives any model"):
-                await get([nothing], store, "wide", tmp_path)
+                await get([nothing], store, "wide", tmp_path, progress=lambda what, *_: told.append(what))
+            assert told[0] == "starting to look for peers"
+            assert told[1].startswith("looking for wide: 0 of ") and told[1].endswith(" peers asked, 0 s")
             with pytest.raises(LocalError, match="there are 2 layers"):
                 await get([endpoint], store, "wide", tmp_path, trunk=False, layers="0-2")
             with pytest.raises(LocalError, match="choose from 0-3"):
@@ -366,7 +369,13 @@ def test_what_is_not_given(wide: ModelParts, tmp_path: Path) -> None:
             with pytest.raises(PeerError, match="nobody gives any model"):
                 await get([endpoint], store, "wide", tmp_path)
             sharing.resume()
-            await get([endpoint], store, "wide", tmp_path, trunk=False, layers="0", experts="0")
+            told.clear()
+            wanted = {"trunk": False, "layers": "0", "experts": "0"}
+            await get(
+                [endpoint], store, "wide", tmp_path, progress=lambda what, *_: told.append(what), **wanted
+            )
+            waits = "looking for wide: 1 peer gives it, waiting for others, "
+            assert any(each.startswith(waits) for each in told)
 
     run(test, seconds=60)
 

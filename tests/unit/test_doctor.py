@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -68,3 +69,28 @@ def test_into_a_file(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert json.loads(Path("report.json").read_text())["report"]["version"] == 1
     assert frame.main(["doctor", "-o", "none/report.json"]) == 2
     assert "none/report.json: cannot be written" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("printed", "lines", "shown"),
+    [
+        ("", [], "  lines: none\n"),
+        ("one  line\n{}\n", ["one  line", "{}"], "  lines:\n    one  line\n    {}\n"),
+    ],
+)
+def test_the_journal_where_there_is_no_log(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    printed: str,
+    lines: list[str],
+    shown: str,
+) -> None:
+    tool = home / "journalctl"
+    tool.write_text(f"#!/bin/sh\nprintf '%s' '{printed}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
+    assert doctor(capfd)["log"] == {"from": "journal", "lines": lines}
+    assert frame.main(["doctor"]) == 0
+    told = capfd.readouterr().out
+    assert f"log\n  from: journal\n{shown}" in told and "exit code" not in told
