@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from market.ledger import Granted
 from market.receipt import Kind
 from market.standing import Standing
@@ -16,6 +13,10 @@ from routing.identity import PeerId
 
 Side = tuple[bool, Kind]
 """A stream with one peer: whether we are its payer, and its kind."""
+
+PUT_OFF_SECONDS = 60.0
+"""Before a settlement that the debtor did not take is offered again: it may have lost the receipts of what is
+settled, and then never takes it. On a new connection it is offered at once."""
 
 
 def we_issue(we_pay: bool, kind: Kind) -> bool:
@@ -34,17 +35,19 @@ class Account:
         line: what it has earned (credit_line.earned_line).
         granted: what it may owe beyond, by the newcomers' pool; `granted_written` of it is on the disk.
         subnet: where it was last; "" if unknown.
-        unsigned, unsigned_pairs: computed for it and not covered by a receipt yet.
+        unsigned: computed for it and not covered by a receipt yet (of which pairs: market.uncovered).
         since: when the first of it was computed, or the last receipt came.
         given_up: of what was computed by this process nobody will sign for.
-        pairs: the same by model id, layer and expert.
         counted: what it adds to the sum of all debts.
         offered_at: when we last sent it a receipt.
         due_at: when the first thing that is not offered was due; 0: there is none.
         claimed: what it counts as unsigned of ours, as it said last.
         refused: why it did not take our last receipt; "" if it did.
+        offered: of which stream the last offer was.
+        put_off: settlements that it did not take, and when it said so.
         caught_up: what both know was compared since this process began.
         writing: a step of its is being written down, or could not be.
+        leaving: it is being written down that it is forgotten.
     """
 
     we: PeerId
@@ -56,17 +59,18 @@ class Account:
     granted_written: int = 0
     subnet: str = ""
     unsigned: int = 0
-    unsigned_pairs: int = 0
     since: float = 0.0
     given_up: int = 0
-    pairs: dict[tuple[bytes, int], npt.NDArray[np.int64]] = field(default_factory=dict)
     counted: int = 0
     offered_at: float = 0.0
     due_at: float = 0.0
     claimed: int = 0
     refused: str = ""
+    offered: Side = (True, Kind.WORK)
+    put_off: dict[Side, float] = field(default_factory=dict)
     caught_up: bool = False
     writing: bool = False
+    leaving: bool = False
     issues: dict[Side, Issuing] = field(default_factory=dict)
     accepts: dict[Side, Accepting] = field(default_factory=dict)
 
@@ -112,6 +116,16 @@ class Account:
     def is_open(self) -> bool:
         """Whether something waits for a receipt from us."""
         return not self.fault and any(stream.due_credits > 0 for stream in self.issues.values())
+
+    @property
+    def waiting(self) -> int:
+        """What we have signed off of its debt, and it has not countersigned yet."""
+        return sum(each.due_credits for (we_pay, _), each in self.issues.items() if not we_pay)
+
+    def is_put_off(self, side: Side, now: float) -> bool:
+        """Whether a settlement is not to be offered just now: it was refused, and there may be work to be
+        signed for."""
+        return side in self.put_off and abs(now - self.put_off[side]) < PUT_OFF_SECONDS
 
     @property
     def last_epoch(self) -> int:

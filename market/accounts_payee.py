@@ -1,7 +1,8 @@
 """What others owe this node for work: counted as it is done, covered by receipts, bounded. Pure.
 
 1. A peer is served while what it owes, signed or not, is within its line and what the newcomers' pool grants
-   (credit_line), and what is not signed within MOST_UNSIGNED. Calls under way count as served.
+   (credit_line), and what is not signed within MOST_UNSIGNED. Calls under way count as served. One call is
+   served whatever it costs, if all before it is signed for: a large model's may cost more than that.
 2. Any receipt that says more than the last is countersigned: more is better than nothing. If it says less
    than we count by our cheapest quotes, the rest stays unsigned, but for SLACK of what was signed. So who
    pays less than it got is served until MOST_UNSIGNED has come together, and then refused with both counts.
@@ -26,6 +27,7 @@ from market.credit_line import MOST_LINES, SECONDS_A_DAY, NewcomerPool, Terms, e
 from market.credits import credits_text
 from market.ledger import FORGET_EPOCHS
 from market.receipt import CREDIT, Receipt, epoch_of
+from market.uncovered import Uncovered
 
 MOST_UNSIGNED = 250 * CREDIT
 """µcr computed for a peer without a receipt: a few seconds of a long prompt at its quickest, half of which is
@@ -60,6 +62,8 @@ class PayeeAccounts:
         pool: for those who have earned too little.
 
     Attributes:
+        drawn: what the last call that was not refused has drawn on the pool (µcr): to be given back if it
+            gets no answer.
         honours: whether what a peer has done for this node counts in its favour already: who answers falsely
             is to be found out before it has bought real work with it.
     """
@@ -71,28 +75,31 @@ class PayeeAccounts:
         self._quotes = quotes
         self._terms = terms
         self.pool = pool
+        self.drawn = 0
         self.honours: Callable[[str], bool] = lambda peer: True
         self._now = 0.0
         self._debts = 0
         self._counted: dict[str, Account] = {}  # whose debts are in it
         self._looked = 0.0
+        self._uncovered = Uncovered()
         self._demand: dict[tuple[bytes, int], npt.NDArray[np.int64]] = {}
 
     # --- hot ---
 
-    def refusal(self, peer: str, now: float, pending: int = 0) -> str:
+    def refusal(self, peer: str, now: float, pending: int = 0, *, is_alone: bool = False) -> str:
         """Why a peer's call is not computed: one line that says what would settle it; "" to serve.
 
         Args:
             pending: µcr of its calls under way, the one in question included, by the cheapest quotes.
             now: unix seconds.
+            is_alone: nothing of it is under way but the one in question.
         """
-        self._now = now
+        self._now, self.drawn = now, 0
         account = self._account(peer)
         if account.fault:
             return f"no work for who signs double: {account.fault}"
         unsigned = account.unsigned + pending
-        if unsigned > MOST_UNSIGNED:
+        if unsigned > MOST_UNSIGNED and not (is_alone and not account.unsigned):
             if not self._given_up(account, now) or account.unsigned + pending > MOST_UNSIGNED:
                 return _unsigned_text(account, pending)
             unsigned = account.unsigned + pending
@@ -115,7 +122,19 @@ class PayeeAccounts:
             if line + account.granted + need > most or not self.pool.take(need, account.subnet, now):
                 return self._owed_text(account, pending, doubted)
             account.granted += need
+            self.drawn = need
         return ""
+
+    def give_back(self, peer: str, credits: int, since: float) -> None:
+        """A call that drew on the pool got no answer.
+
+        Args:
+            credits: `drawn` when it was not refused, and `since` the time of that.
+        """
+        account = self._account(peer)
+        account.granted = max(0, account.granted - credits)
+        self.pool.give_back(credits, account.subnet, since)
+        self.changed(account)
 
     def _others_debts(self, account: Account) -> int:
         return self._debts - account.counted
@@ -148,14 +167,17 @@ class PayeeAccounts:
             experts: u16 [pairs] of the layer's first call.
         """
         cost = self._quotes.total_lowest(model_id, layer, experts, now)
-        if cost <= 0:
-            return
+        if cost > 0:
+            self._uncovered.add(peer, (model_id, layer), experts)
+            self.lent(peer, cost, now)
+
+    def lent(self, peer: str, credits: int, now: float) -> None:
+        """Work was done that is owed for, at least 1 µcr. Without pairs it is no demand: a layer's further
+        calls."""
         account = self._account(peer)
         if not account.unsigned:
             account.since = now
-        account.unsigned += cost
-        account.unsigned_pairs += experts.size
-        _add(account.pairs, (model_id, layer), np.bincount(experts))
+        account.unsigned += credits
         self.changed(account)
 
     # --- receipts ---
@@ -180,13 +202,9 @@ class PayeeAccounts:
         """A receipt that says so much more counts from now on."""
         before = account.unsigned
         rest = rest_of(before, credits)
-        for key, pairs in account.pairs.items():
-            done = pairs if not rest else pairs * min(credits, before) // max(before, 1)
+        share, of = (credits, before) if rest else (1, 1)
+        for key, done in self._uncovered.take(account.peer, share, of):
             _add(self._demand, key, done)
-            account.pairs[key] = pairs - done
-        if not rest:
-            account.pairs = {}
-            account.unsigned_pairs = 0
         account.unsigned = rest
         account.since = now if rest else 0.0
 
@@ -206,13 +224,16 @@ class PayeeAccounts:
         self._debts -= account.counted
         account.counted = 0
         self._counted.pop(account.peer, None)
+        self._uncovered.forget(account.peer)
 
     def write_off(self, account: Account, credits: int) -> None:
-        """Give up so much of what a peer has not signed for (µcr)."""
+        """Give up so much of what a peer has not signed for (µcr), or all that is left of it by now."""
+        credits = min(credits, account.unsigned)
         if credits:
+            self._uncovered.take(account.peer, credits, account.unsigned)  # no demand: nobody signs for it
             account.unsigned -= credits
             if not account.unsigned:
-                account.pairs, account.unsigned_pairs, account.since = {}, 0, 0.0
+                account.since = 0.0
             self.changed(account)
 
     # --- for others ---
@@ -226,10 +247,10 @@ class PayeeAccounts:
         taken, self._demand = self._demand, {}
         return taken
 
-    def limit(self, account: Account) -> int:
-        """µcr that a peer may owe, with what the pool would still grant it, when somebody called last."""
+    def limit(self, account: Account, now: float) -> int:
+        """µcr that a peer may owe, with what the pool would still grant it."""
         rest = max(0, self._terms.credit_line - account.line - account.granted)
-        return account.line + account.granted + min(rest, self.pool.left(account.subnet, self._now))
+        return account.line + account.granted + min(rest, self.pool.left(account.subnet, now))
 
     def _given_up(self, account: Account, now: float) -> bool:
         """Give up what a peer that has signed before does not sign for, as far as the pool goes; whether that
@@ -238,6 +259,7 @@ class PayeeAccounts:
         is_old = now - account.since > GIVE_UP_SECONDS and account.standing.consumed > 0
         if not is_old or credits <= 0 or not self.pool.take(credits, account.subnet, now):
             return False
+        self._uncovered.take(account.peer, credits, account.unsigned)  # no demand: nobody signs for it
         account.unsigned -= credits
         account.given_up += credits
         account.since = now
@@ -250,7 +272,7 @@ class PayeeAccounts:
                 f"you have had {credits_text(max(0, account.owes + doubted))}{_with(pending)}; what you did "
                 "for this node counts once enough of your answers were run again and found right"
             )
-        limit = self.limit(account)
+        limit = self.limit(account, self._now)
         owes = (
             f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe {credits_text(limit)}"
         )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from market.account import Account
 from market.accounts_payee import MOST_UNSIGNED
 from market.receipt import Kind
+from market.shown import due_of
 
 OFFER_SECONDS = 10.0
 """Between receipts to one peer while there is work: six signatures a minute."""
@@ -40,10 +41,12 @@ class PayerAccounts:
 
     Args:
         account: of a peer, made if need be.
+        look: the same, None if there is none.
     """
 
-    def __init__(self, account: Callable[[str], Account]) -> None:
+    def __init__(self, account: Callable[[str], Account], look: Callable[[str], Account | None]) -> None:
         self._account = account
+        self._look = look
         self._open: dict[str, None] = {}
 
     def answered(
@@ -81,7 +84,8 @@ class PayerAccounts:
 
     def due_to(self, peer: str) -> int:
         """µcr for which a peer has no full receipt yet."""
-        return self._account(peer).issuing(True, Kind.WORK).due_credits
+        account = self._look(peer)
+        return 0 if account is None else due_of(account)
 
     def opened(self, peer: str) -> None:
         """Something waits for a receipt of ours: from an earlier process, or a settlement."""
@@ -89,17 +93,25 @@ class PayerAccounts:
 
     def open_accounts(self) -> list[str]:
         """Peers for whom something waits to be signed: work, or a settlement."""
-        self._open = {peer: None for peer in self._open if self._account(peer).is_open}
-        return list(self._open)
+        return [account.peer for account in self._opened()]
 
     def due(self, now: float) -> list[str]:
         """Peers that should be offered something now."""
-        return [peer for peer in self.open_accounts() if _is_due(self._account(peer), now)]
+        return [account.peer for account in self._opened() if _is_due(account, now)]
+
+    def _opened(self) -> list[Account]:
+        looked = [self._look(peer) for peer in self._open]
+        found = [account for account in looked if account is not None and account.is_open]
+        self._open = {account.peer: None for account in found}
+        return found
 
 
 def _is_due(account: Account, now: float) -> bool:
-    if any(stream.due_credits for (we_pay, _), stream in account.issues.items() if not we_pay):
-        return True  # a settlement
+    for side, stream in account.issues.items():
+        if not side[0] and stream.due_credits and not account.is_put_off(side, now):
+            return True  # a settlement
+    due = due_of(account)
+    if due <= 0:
+        return False
     waited = now - (account.due_at or account.offered_at)
-    urgent = account.issuing(True, Kind.WORK).due_credits >= URGENT
-    return urgent or waited >= OFFER_SECONDS or waited < 0  # a clock that was put back
+    return due >= URGENT or waited >= OFFER_SECONDS or waited < 0  # a clock that was put back

@@ -162,6 +162,11 @@ class Audits:
         record = self._records.get(peer_id)
         return record is not None and bool(record.disputes or any(record.off))
 
+    def marks(self, peer_id: str) -> int:
+        """How many of its last OFF_WINDOW comparisons were off."""
+        record = self._records.get(peer_id)
+        return 0 if record is None else sum(record.off)
+
     # --- verdicts ---
 
     def check(self, sample: Sample, word: Word) -> Ruling:
@@ -272,7 +277,7 @@ class Audits:
         return self._count(Ruling(Outcome.CONVICTED, guilty=(peer_id,), reason=reason, worst=found))
 
     def _outweighed(self, peer_id: str, by: Collection[str]) -> bool:
-        return self._reputation.together(by) > self._reputation.of(peer_id)
+        return self._reputation.outweighed(peer_id, by)
 
     def _record(self, peer_id: str) -> _Record:
         record = self._records.get(peer_id)

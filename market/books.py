@@ -22,11 +22,13 @@ from market.accounts_payer import PayerAccounts
 from market.credit_line import NewcomerPool, Terms
 from market.credits import credits_text
 from market.heard import Heard, shown_to
-from market.ledger import Balance, Drawn, Entry, LedgerState, Record
+from market.ledger import MAX_PEERS, Balance, Drawn, Entry, LedgerState, Pardoned, Record
 from market.market_wire import Hello, Offer, encode
-from market.receipt import Kind, Receipt, sign
-from market.registry import Registry
-from market.step import Step
+from market.receipt import Kind, Receipt, SignedReceipt, sign
+from market.registry import MAX_STRANGERS, Registry
+from market.shown import Shown, shown
+from market.step import Step, together
+from market.vouching import told_to
 from routing.errors import LocalError
 from routing.identity import Identity
 
@@ -45,7 +47,7 @@ class Books:
         self._key = identity.private_key
         self._registry = Registry(identity.peer_id, self._gone)
         self._drawn = dict(state.drawn)
-        self.payer = PayerAccounts(self.account)
+        self.payer = PayerAccounts(self.account, self._registry.look)
         self.payee = PayeeAccounts(self.account, quotes, terms, NewcomerPool(terms.newcomers, state.drawn))
         self._heard = Heard(identity, self._registry, self.payee)
         for each in state.accounts:
@@ -62,6 +64,10 @@ class Books:
         """What a step says is on the disk: it is so."""
         step.commit()
 
+    def abandoned(self, step: Step) -> None:
+        """A step was not written, and is not tried again."""
+        step.abandon()
+
     # --- what we say ---
 
     def hello(self, peer: str) -> bytes:
@@ -69,12 +75,13 @@ class Books:
         return encode(Hello(shown_to(self.account(peer))))
 
     def offer(self, peer: str, now: float) -> Step | None:
-        """The next receipt to be countersigned; None: none, or the peer has not been greeted yet."""
+        """The next receipt to be countersigned; None: none, or the peer has not been greeted yet. Settlements
+        come first, but for those that it has just refused."""
         account = self.account(peer)
         if account.fault or not account.caught_up:
             return None
         for (we_pay, kind), stream in sorted(account.issues.items()):  # settlements first
-            receipt = stream.next(now)
+            receipt = None if account.is_put_off((we_pay, kind), now) else stream.next(now)
             if receipt is None:
                 continue
             room = self._registry.room(account, now)
@@ -82,6 +89,23 @@ class Books:
                 return None
             return self._proposing(account, we_pay, kind, receipt, room, now)
         return None
+
+    def sign_all(self, peer: str, now: float) -> Step | None:
+        """Sign for all that is due, of each kind, without telling the peer; None: that is done already, or it
+        has not been greeted yet."""
+        account = self.account(peer)
+        if account.fault or not account.caught_up:
+            return None
+        steps: list[Step] = []
+        for (we_pay, kind), stream in account.issues.items():
+            receipt = stream.next(now)
+            if receipt is None or (stream.pending is not None and receipt == stream.pending.receipt):
+                continue
+            room = () if steps else self._registry.room(account, now)
+            if room is None:
+                return None
+            steps.append(self._proposing(account, we_pay, kind, receipt, room, now))
+        return together(steps) if steps else None
 
     def settle(self, peer: str, credits: int, kind: Kind, now: float) -> Step:
         """Sign off a peer's debt, as paid in some other way or given up. Until it has countersigned, the debt
@@ -93,7 +117,7 @@ class Books:
         """
         account = self.account(peer)
         stream = account.issuing(False, kind)
-        waiting = sum(each.due_credits for (we_pay, _), each in account.issues.items() if not we_pay)
+        waiting = account.waiting
         owed = max(0, account.standing.owes - waiting)
         unsigned = min(max(0, credits - owed), account.unsigned) if kind is Kind.FORGIVEN else 0
         credits -= unsigned
@@ -108,6 +132,8 @@ class Books:
             )
         if not credits:
             return Step(commit=lambda: self.payee.write_off(account, unsigned))
+        if account.leaving:
+            raise LocalError(f"{peer} is being forgotten just now, to make room for another account")
         stream.due_credits += credits  # `next` signs for all that is due
         receipt = stream.next(now)
         stream.due_credits -= credits
@@ -121,7 +147,29 @@ class Books:
             self.payer.opened(peer)
             self.payee.write_off(account, unsigned)
 
-        return Step(step.write, step.message, commit=commit)
+        return Step(step.write, step.message, commit=commit, abandon=step.abandon)
+
+    def pardon(self, peer: str, now: float) -> Step:
+        """Forgive a peer that it has signed double. What the two know of each other is to be compared anew
+        (`hello`): while it was refused, nothing that it showed was taken.
+
+        Raises:
+            LocalError: it has not.
+        """
+        account = self._registry.find(peer)
+        if account is None or not account.fault:
+            raise LocalError(f"{peer} has not signed double: there is nothing to be pardoned")
+        if account.leaving:
+            raise LocalError(f"{peer} is being forgotten just now, to make room for another account")
+        account.writing = True
+
+        def commit() -> None:
+            account.fault, account.caught_up, account.writing = "", False, False
+            if account.is_open:
+                self.payer.opened(account.peer)
+
+        write = (Pardoned(account.peer, int(now)),)
+        return Step(write, commit=commit, abandon=lambda: self._registry.stays(account, ()))
 
     def _proposing(
         self,
@@ -145,10 +193,17 @@ class Books:
         def commit() -> None:
             self._registry.keep(account, room)
             stream.proposed(signed)
+            account.offered = we_pay, kind
             if we_pay:
                 account.offered_at, account.due_at = now, 0.0
 
-        return Step(write, encode(Offer(signed)), commit=commit)
+        return Step(
+            write,
+            encode(Offer(signed)),
+            commit=commit,
+            abandon=lambda: self._registry.stays(account, room),
+            kind=kind,
+        )
 
     # --- what we are told ---
 
@@ -168,13 +223,29 @@ class Books:
         """
         return self._heard.replied(peer, data, now)
 
+    def has_receipts(self, peer: str) -> bool:
+        """Whether both sides have ever signed anything, and it has not signed double."""
+        account = self._registry.find(peer)
+        return account is not None and not account.fault and account.last_epoch > 0
+
+    def vouches(self, asker: str, now: float) -> list[SignedReceipt]:
+        """The newest receipts of what we paid others, for a peer that asks: nothing if there are none with
+        it. Who has signed double is not vouched for."""
+        if not self.has_receipts(asker):
+            return []
+        paid = (each.issues.get((True, Kind.WORK)) for each in self._registry.kept() if not each.fault)
+        return told_to(asker, (stream for stream in paid if stream is not None), now)
+
     # --- what is kept, and shown ---
 
     def flush(self) -> tuple[Record, ...]:
         """What the pool has granted since the last time, to be written now and then: what a crash loses of
         it, newcomers get once more."""
         records: list[Record] = [
-            each for account in self._registry.kept() for each in account.newly_granted()
+            each
+            for account in self._registry.kept()
+            if not account.leaving
+            for each in account.newly_granted()
         ]
         drawn = self.payee.pool.drawn()
         if drawn != self._drawn:
@@ -182,30 +253,22 @@ class Books:
             records.append(Drawn(tuple((day, subnet, credits) for (day, subnet), credits in drawn.items())))
         return tuple(records)
 
-    def balances(self) -> list[Balance]:
+    def shown(self, now: float, most: int) -> Shown:
+        """How we stand with those with whom most is at stake, so many of them."""
+        return shown(self._registry.everybody(), lambda each: self.payee.limit(each, now), most)
+
+    def balances(self, now: float) -> list[Balance]:
         """How we stand with everybody, those with whom something was signed or is due."""
-        return [
-            Balance(
-                account.peer,
-                account.standing.owes,
-                account.standing.consumed,
-                account.standing.provided,
-                account.standing.paid_to_us,
-                account.standing.forgiven_by_us,
-                account.standing.paid_by_us,
-                account.standing.forgiven_to_us,
-                account.unsigned,
-                account.issuing(True, Kind.WORK).due_credits,
-                account.claimed,
-                self.payee.limit(account),
-                account.granted,
-                account.last_epoch,
-                account.fault,
-                account.refused,
-            )
-            for account in self._registry.everybody()
-            if account.is_signed or account.unsigned or account.is_open or account.fault
-        ]
+        return self.shown(now, MAX_PEERS + MAX_STRANGERS).balances
+
+    def given(self) -> dict[str, int]:
+        """What each peer whose account is kept has given us, work and payments (µcr)."""
+        return {account.peer: account.standing.received for account in self._registry.kept()}
+
+    def fault_of(self, peer: str) -> str:
+        """Why nothing is done with a peer any more; "" if all is well."""
+        account = self._registry.find(peer)
+        return "" if account is None else account.fault
 
     def _gone(self, account: Account) -> None:
         self.payee.forgotten(account)

@@ -80,24 +80,42 @@ class NewcomerPool:
         """
         if credits > self.left(subnet, now):
             return False
+        self._turn(int(now) // SECONDS_A_DAY)
         self._count(subnet, credits)
         return True
 
+    def give_back(self, credits: int, subnet: str, since: float) -> None:
+        """What was drawn has not been used. Of an earlier day's pool nothing is left to be given.
+
+        Args:
+            since: when it was drawn.
+        """
+        if int(since) // SECONDS_A_DAY == self._day:
+            key = self._key(subnet)
+            back = min(credits, self._drawn.get(key, 0))
+            if back > 0:
+                self._drawn[key] -= back
+                self._total -= back
+
     def left(self, subnet: str, now: float) -> int:
-        """µcr that a peer of this subnet could still draw on this day."""
-        self._turn(int(now) // SECONDS_A_DAY)
-        rest = self._per_day - self._total
+        """µcr that a peer of this subnet could still draw on this day. To look changes nothing."""
+        is_used = not self._is_another(int(now) // SECONDS_A_DAY)
+        rest = self._per_day - (self._total if is_used else 0)
         if subnet:
-            rest = min(rest, self._per_day // SUBNET_SHARE - self._drawn.get(self._key(subnet), 0))
+            drawn = self._drawn.get(self._key(subnet), 0) if is_used else 0
+            rest = min(rest, self._per_day // SUBNET_SHARE - drawn)
         return max(0, rest)
 
     def drawn(self) -> dict[tuple[int, str], int]:
         """What was drawn on the latest day, to be kept."""
         return {(self._day, subnet): credits for subnet, credits in self._drawn.items()}
 
-    def _turn(self, day: int) -> None:
+    def _is_another(self, day: int) -> bool:
         # A clock that is put back a little gives no second pool; one that was years ahead is believed again.
-        if day > self._day or day < self._day - 1:
+        return day > self._day or day < self._day - 1
+
+    def _turn(self, day: int) -> None:
+        if self._is_another(day):
             self._day, self._total, self._drawn = day, 0, {}
 
     def _count(self, subnet: str, credits: int) -> None:

@@ -71,7 +71,9 @@ class Heard:
                     raise ProtocolError(f"{peer} countersigns a receipt that is not ours", peer=peer)
 
                 def commit() -> None:
-                    account.refused = ""
+                    account.put_off.pop((we_pay, kind), None)
+                    if not account.put_off:
+                        account.refused = ""
                     if we_pay:
                         account.claimed = unsigned
 
@@ -81,10 +83,12 @@ class Heard:
 
                 def refuse() -> None:
                     account.refused, account.claimed = refused, unsigned
+                    if not again and account.offered[1] is not Kind.WORK:
+                        account.put_off[account.offered] = now
 
                 step = self._adopting(account, () if shown is None else (shown,), b"", refuse, now)
                 again = bool(step.write)
-                return Step(step.write, b"", "" if again else refused, again, step.commit)
+                return Step(step.write, b"", "" if again else refused, again, step.commit, step.abandon)
             case message:
                 raise _unfitting(message, peer)
 
@@ -93,6 +97,7 @@ class Heard:
 
         def commit() -> None:
             account.caught_up = True
+            account.put_off.clear()
 
         return self._adopting(account, shown, message, commit, now)
 
@@ -140,7 +145,13 @@ class Heard:
                 issuing.proposed(signed)
             also()
 
-        return Step(tuple(write), message, again=bool(news), commit=commit)
+        return Step(
+            tuple(write),
+            message,
+            again=bool(news),
+            commit=commit,
+            abandon=lambda: self._registry.stays(account, room),
+        )
 
     def _offered(self, account: Account, signed: SignedReceipt, now: float) -> Step:
         """A receipt that the peer has issued."""
@@ -162,6 +173,8 @@ class Heard:
                 return _refusing(account, Reason.CLOSED, judgement.why, stream.full)
             case Judged.DOUBLE:
                 assert judgement.against is not None
+                if account.leaving:
+                    return _refusing(account, Reason.FULL, _LEAVING)
                 return self._convicting(account, judgement.why, judgement.against, signed, now)
         if we_pay and judgement.credits > account.standing.unsettled:
             why = "no receipt is known here for what it settles: show the last one of that work"
@@ -172,7 +185,8 @@ class Heard:
                 return _refusing(account, Reason.QUOTE, fault, stream.full)
         room = self._registry.room(account, now)
         if room is None:
-            return _refusing(account, Reason.FULL, "this node has no room for another account")
+            why = _LEAVING if account.leaving else "this node has no room for another account"
+            return _refusing(account, Reason.FULL, why)
         full = signed.countersigned(self._key)
         unsigned = account.unsigned
         if kind is Kind.WORK:
@@ -184,8 +198,14 @@ class Heard:
             self._registry.keep(account, room)
             self._take(account, we_pay, kind, stream, full, now)
 
+        granted = account.granted_written
+
+        def abandon() -> None:
+            account.granted_written = granted
+            self._registry.stays(account, room)
+
         write = (*room, *account.newly_granted(), Entry(account.peer, we_pay, full))
-        return Step(write, encode(Countersigned(full, unsigned)), commit=commit)
+        return Step(write, encode(Countersigned(full, unsigned)), commit=commit, abandon=abandon)
 
     def _convicting(
         self, account: Account, why: str, one: SignedReceipt, other: SignedReceipt, now: float
@@ -220,6 +240,9 @@ class Heard:
         if we_pay is None:
             raise ProtocolError(f"{account.peer} shows a receipt of somebody else's", peer=account.peer)
         return we_pay, receipt.kind
+
+
+_LEAVING = "this account is being forgotten just now, to make room for another"
 
 
 def shown_to(account: Account) -> tuple[SignedReceipt, ...]:

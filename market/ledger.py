@@ -63,12 +63,26 @@ class Evidence:
     Attributes:
         why: `receipt.contradiction` of the two.
         at: unix seconds.
+        pardoned: unix seconds at which the owner forgave it; 0: that was not done. Not written with it.
     """
 
     peer: str
     why: str
     one: SignedReceipt
     other: SignedReceipt
+    at: int
+    pardoned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pardoned:
+    """The owner forgives a peer that it has signed double: the proofs stay, and are marked.
+
+    Attributes:
+        at: unix seconds.
+    """
+
+    peer: str
     at: int
 
 
@@ -79,7 +93,7 @@ class Forgotten:
     peer: str
 
 
-Record = Entry | Granted | Drawn | Evidence | Forgotten
+Record = Entry | Granted | Drawn | Evidence | Pardoned | Forgotten
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +153,7 @@ class Balance:
         last_epoch: of the latest receipt.
         fault: why nothing is done with it any more; "" if all is well.
         refused: why it did not take our last receipt; "" if it did.
+        waiting: of what it owes, signed off by us and not countersigned by it yet.
     """
 
     peer: str
@@ -157,6 +172,7 @@ class Balance:
     last_epoch: int = 0
     fault: str = ""
     refused: str = ""
+    waiting: int = 0
 
 
 class Ledger(Protocol):

@@ -56,6 +56,13 @@ SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
+PARDON = (
+    "CREATE TABLE IF NOT EXISTS pardon (peer TEXT PRIMARY KEY, at INTEGER NOT NULL, proof INTEGER NOT NULL) "
+    "WITHOUT ROWID"
+)
+"""Of each peer that was pardoned, when, and its last proof then. A program that does not know this table
+passes over it, so the version stays; files of before get it when they are opened to be written."""
+
 _SUMS_DIFFER = """
 SELECT stream.peer FROM stream LEFT JOIN receipt
 ON receipt.peer = stream.peer AND receipt.we_pay = stream.we_pay AND receipt.kind = stream.kind AND is_full
@@ -87,6 +94,7 @@ def open_for_writing(path: Path) -> tuple[sqlite3.Connection, bytes]:
             db.execute("BEGIN IMMEDIATE")
             fault = _check(db, make=True)
             if not fault:
+                db.execute(PARDON)
                 db.execute("INSERT OR REPLACE INTO writer VALUES (1, ?)", (mark,))
             db.execute("ROLLBACK" if fault else "COMMIT")
             if fault:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from market.ledger import AccountState, Balance, Evidence, LedgerState, StreamState
 from market.receipt import Kind, SignedReceipt
 from market.standing import Standing
+from market.stream import rests_on_less
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +50,38 @@ def read_receipts(db: sqlite3.Connection, peer: str, since_epoch: int, limit: in
 
 def read_evidence(db: sqlite3.Connection, limit: int) -> list[Evidence]:
     """Proofs of double signing, the latest first."""
-    rows = db.execute("SELECT peer, why, one, other, at FROM evidence ORDER BY id DESC LIMIT ?", (limit,))
+    rows = db.execute(
+        "SELECT peer, why, one, other, at, id FROM evidence ORDER BY id DESC LIMIT ?", (limit,)
+    ).fetchall()
+    pardons = _pardons(db)
     return [
-        Evidence(peer, why, SignedReceipt.decode(one), SignedReceipt.decode(other), at)
-        for peer, why, one, other, at in rows
-    ]
+        Evidence(
+            peer, why, SignedReceipt.decode(one), SignedReceipt.decode(other), at,
+            pardoned=pardons[peer][0] if peer in pardons and number <= pardons[peer][1] else 0,
+        )
+        for peer, why, one, other, at, number in rows
+    ]  # fmt: skip
+
+
+def _pardons(db: sqlite3.Connection) -> dict[str, tuple[int, int]]:
+    """When peers were pardoned, and the last proof that it was for; none in a file of before."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'pardon'").fetchone() is None:
+        return {}
+    return {peer: (at, proof) for peer, at, proof in db.execute("SELECT peer, at, proof FROM pardon")}
 
 
 def balance_of(account: AccountState) -> Balance:
     """How we stand with a peer, by what is in the file."""
     standing = Standing()
-    due = last_epoch = 0
+    due = waiting = last_epoch = 0
     for stream in account.streams:
         standing.add(stream.we_pay, stream.kind, stream.total_credits)
         if stream.full is not None:
             last_epoch = max(last_epoch, stream.full.receipt.epoch)
         if stream.pending is not None and stream.we_pay and stream.kind is Kind.WORK:
             due = _beyond(stream.pending, stream.full)
+        elif stream.pending is not None and not stream.we_pay:
+            waiting += _beyond(stream.pending, stream.full)
     return Balance(
         account.peer,
         standing.owes,
@@ -79,6 +95,7 @@ def balance_of(account: AccountState) -> Balance:
         granted=account.granted,
         last_epoch=last_epoch,
         fault=account.fault,
+        waiting=waiting,
     )
 
 
@@ -96,7 +113,9 @@ def _last(
 
 
 def _beyond(pending: SignedReceipt, full: SignedReceipt | None) -> int:
-    """µcr that a proposed receipt says more than the full one."""
+    """µcr that a proposed receipt says more than the full one (stream.Issuing.restore_pending)."""
     known = full.receipt if full is not None else None
+    if known is not None and rests_on_less(pending.receipt, known):
+        return 0  # its number is used up; nothing is due by it
     same = known is not None and known.epoch == pending.receipt.epoch
     return pending.receipt.credits - (known.credits if same and known is not None else 0)

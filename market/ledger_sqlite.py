@@ -25,6 +25,7 @@ from market.ledger import (
     Forgotten,
     Granted,
     LedgerState,
+    Pardoned,
     Record,
 )
 from market.ledger_file_sqlite import open_for_reading, open_for_writing
@@ -107,6 +108,8 @@ class SqliteLedger:
                         self._db.executemany("INSERT INTO drawn VALUES (?, ?, ?)", by_subnet)
                     case Evidence():
                         self._convict(record)
+                    case Pardoned(peer, at):
+                        self._pardon(peer, at)
                     case Forgotten(peer):
                         for table in ("account", "stream", "receipt"):
                             self._db.execute(f"DELETE FROM {table} WHERE peer = ?", (peer,))
@@ -165,6 +168,15 @@ class SqliteLedger:
             "DELETE FROM evidence WHERE id IN (SELECT id FROM evidence ORDER BY id DESC LIMIT -1 OFFSET ?)",
             (MAX_EVIDENCE,),
         )
+
+    def _pardon(self, peer: str, at: int) -> None:
+        self._db.execute("UPDATE account SET fault = '' WHERE peer = ?", (peer,))
+        self._db.execute(
+            "INSERT OR REPLACE INTO pardon "
+            "SELECT peer, ?, max(id) FROM evidence WHERE peer = ? GROUP BY peer",
+            (at, peer),
+        )
+        self._db.execute("DELETE FROM pardon WHERE peer NOT IN (SELECT peer FROM evidence)")
 
     def _fold(self) -> None:
         """Keep of the oldest epochs only what they add to the totals."""

@@ -2,8 +2,8 @@
 
 A *pair* is one token through one cell (an expert of a layer's first MoE call). Prices are whole micro-credits
 a pair. The base follows from the manifest alone, in integers, so everybody who has it comes to the same. All
-cells of a layer have the same shapes, and so one base. What a layer's further calls (grovemoe) cost is in it:
-their pairs are not charged.
+cells of a layer have the same shapes, and so one base. Pairs of a layer's further calls (grovemoe) cost a
+share of it, by weight.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ def cell_price(n_bytes: int, multiply_adds: int) -> int:
     """
     if n_bytes < 1 or multiply_adds < 0:
         raise LocalError(f"a cell of {n_bytes} bytes and {multiply_adds} multiply-adds has no price")
-    counted = n_bytes + multiply_adds // MULTIPLY_ADDS_PER_BYTE
-    return min(max(1, counted // (2 * BYTES_PER_MICRO_CREDIT)), MAX_BASE)
+    return min(max(1, pair_weight(n_bytes, multiply_adds) // (2 * BYTES_PER_MICRO_CREDIT)), MAX_BASE)
+
+
+def pair_weight(n_bytes: int, multiply_adds: int) -> int:
+    """What prices go by, in bytes: arguments as for `cell_price`."""
+    return n_bytes + multiply_adds // MULTIPLY_ADDS_PER_BYTE
 
 
 @overload

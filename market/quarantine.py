@@ -76,6 +76,16 @@ class Quarantine:
             del self._strikes[min(self._strikes, key=lambda each: self._strikes[each].until)]
         return self._strikes[peer_id]
 
+    def pardon(self, peer_id: str, now: float) -> Strikes | None:
+        """The owner forgives a peer all that stands against it: it may be asked from now on.
+
+        Returns:
+            What that was; None: nothing stood against it.
+        """
+        known = self.of(peer_id, now)
+        self._strikes.pop(peer_id, None)
+        return known
+
     def of(self, peer_id: str, now: float) -> Strikes | None:
         """What stands against a peer; None: nothing, or nothing any more."""
         known = self._strikes.get(peer_id)

@@ -6,6 +6,7 @@ as many accounts are kept as may be, one that matters least makes room (market.f
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,15 @@ from routing.identity import PeerId
 MAX_STRANGERS = 4_096
 """Peers with whom nothing was signed yet, the one not heard of for longest forgotten first. What the
 newcomers' pool granted one stays drawn."""
+
+MOST_SPARED = 64
+"""Of these, so many are passed over in a row because this node owes them something: if all were kept that
+were ever owed, servers that answer once and never sign would fill the memory."""
+
+
+LOOK_AGAIN_SECONDS = 10.0
+"""After nobody was found who could be forgotten, unless a step was written meanwhile: to look at all accounts
+takes up to 40 ms, and whoever makes a new key can ask for it."""
 
 
 class Registry:
@@ -34,6 +44,8 @@ class Registry:
         self._gone = gone
         self._max_peers = max_peers
         self._kept: dict[str, Account] = {}
+        self._looked_in_vain = -math.inf
+        self._coming: set[str] = set()  # whom a place is kept for until their step is written
         self._strangers: OrderedDict[str, Account] = OrderedDict()
 
     def account(self, peer: str) -> Account:
@@ -50,6 +62,14 @@ class Registry:
             self._strangers.move_to_end(peer)
         return account
 
+    def find(self, peer: str) -> Account | None:
+        """A peer's account, if it is on the disk."""
+        return self._kept.get(peer)
+
+    def look(self, peer: str) -> Account | None:
+        """A peer's account, kept or not; to look makes none."""
+        return self._kept.get(peer) or self._strangers.get(peer)
+
     def kept(self) -> Iterator[Account]:
         """Those on the disk."""
         yield from self._kept.values()
@@ -60,11 +80,33 @@ class Registry:
         yield from self._strangers.values()
 
     def room(self, account: Account, now: float) -> tuple[Record, ...] | None:
-        """What has to be forgotten so that an account can be kept; None: nothing can be."""
-        if account.peer in self._kept or len(self._kept) < self._max_peers:
+        """What has to be forgotten so that an account can be kept; None: nothing can be, or this one is being
+        forgotten itself. Who is chosen does nothing until that is written (`keep`), or is not (`stays`): a
+        step of its would be written after it, and so be all that the file knows of it."""
+        if account.leaving:
+            return None
+        if account.peer in self._kept:
             return ()
+        if len(self._kept) + len(self._coming - {account.peer}) < self._max_peers:
+            self._coming.add(account.peer)
+            return ()
+        if abs(now - self._looked_in_vain) < LOOK_AGAIN_SECONDS:
+            return None
         peer = forgettable(self._kept.values(), now)
-        return None if peer is None else (Forgotten(peer),)
+        if peer is None:
+            self._looked_in_vain = now
+            return None
+        self._kept[peer].leaving = True
+        return (Forgotten(peer),)
+
+    def stays(self, account: Account, room: tuple[Record, ...]) -> None:
+        """A step of an account, for which `room` gave this, was not written."""
+        account.writing = False
+        self._looked_in_vain = -math.inf
+        self._coming.discard(account.peer)
+        for record in room:
+            if isinstance(record, Forgotten) and record.peer in self._kept:
+                self._kept[record.peer].leaving = False
 
     def keep(self, account: Account, room: tuple[Record, ...]) -> None:
         """An account is on the disk from now on, and what had to go for it is not."""
@@ -72,6 +114,8 @@ class Registry:
             if isinstance(record, Forgotten) and record.peer in self._kept:
                 self._gone(self._kept.pop(record.peer))
         account.writing = False
+        self._looked_in_vain = -math.inf
+        self._coming.discard(account.peer)
         self._strangers.pop(account.peer, None)
         self._kept[account.peer] = account
 
@@ -90,7 +134,11 @@ class Registry:
         return account
 
     def _drop_stranger(self) -> None:
-        for peer, account in self._strangers.items():
+        for _ in range(MOST_SPARED):
+            peer, account = self._strangers.popitem(last=False)
             if not account.is_open:
-                self._gone(self._strangers.pop(peer))
-                return
+                break
+            self._strangers[peer] = account  # to the end: this node owes it something still
+        else:
+            peer, account = self._strangers.popitem(last=False)
+        self._gone(account)

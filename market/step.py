@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from market.ledger import Record
+from market.receipt import Kind
 
 
 def _nothing() -> None: ...
@@ -20,6 +21,8 @@ class Step:
         message: to the peer; b"": nothing.
         refused: why the peer did not take our receipt, for a person; "" otherwise.
         again: the peer has shown us a later receipt: there may be another offer at once.
+        commit: what is so once it is on the disk; `abandon`: what is undone if it cannot be.
+        kind: of the receipt that is offered, if one is.
     """
 
     write: tuple[Record, ...] = ()
@@ -27,3 +30,20 @@ class Step:
     refused: str = ""
     again: bool = False
     commit: Callable[[], None] = field(default=_nothing, repr=False)
+    abandon: Callable[[], None] = field(default=_nothing, repr=False)
+    kind: Kind = Kind.WORK
+
+
+def together(steps: Sequence[Step]) -> Step:
+    """Several steps, of one peer or many, as one that is written at once; nothing is sent."""
+
+    def commit() -> None:
+        for step in steps:
+            step.commit()
+
+    def abandon() -> None:
+        for step in steps:
+            step.abandon()
+
+    write = tuple(record for step in steps for record in step.write)
+    return Step(write, commit=commit, abandon=abandon)

@@ -175,7 +175,7 @@ class Issuing(_Stream):
         full: its credits are partly those of this one.
         """
         receipt = signed.receipt
-        if self.pending is None or not _rests_on_less(self.pending.receipt, receipt):
+        if self.pending is None or not rests_on_less(self.pending.receipt, receipt):
             return None
         after = copy(self)
         after.take(signed)
@@ -185,7 +185,7 @@ class Issuing(_Stream):
         """What was signed before a restart and is not covered by `full` is still due."""
         receipt = pending.receipt
         known = self.full.receipt if self.full is not None else None
-        if known is not None and _rests_on_less(receipt, known):
+        if known is not None and rests_on_less(receipt, known):
             self.pending = pending  # its number is used up; nothing was due any more, see `once_more`
             return
         self.proposed(pending)
@@ -215,14 +215,15 @@ class Issuing(_Stream):
 
     def _epoch(self, now: float) -> int:
         """Not before an epoch that was signed for, if the clock is put back a little. A receipt from a clock
-        that was far ahead nobody has taken (`Accepting.judge`): it does not bind."""
+        that was further ahead nobody has taken, unless its own was (`Accepting.judge`), and who has shows it:
+        it does not bind."""
         epoch = epoch_of(now)
-        if self.pending is not None and self.pending.receipt.epoch <= epoch_of(now) + 1:
+        if self.pending is not None and self.pending.receipt.epoch <= epoch_of(now + GRACE):
             epoch = max(epoch, self.pending.receipt.epoch)
         return epoch if self.full is None else max(epoch, self.full.receipt.epoch)
 
 
-def _rests_on_less(pending: Receipt, full: Receipt) -> bool:
+def rests_on_less(pending: Receipt, full: Receipt) -> bool:
     """Whether a receipt was signed in a later epoch without knowing that this one is full."""
     return pending.epoch > full.epoch and pending.previous < (full.epoch, full.n)
 

@@ -142,16 +142,18 @@ def greet(one: Side, other: Side, now: float) -> None:
 
 
 def settle(one: Side, other: Side, now: float, most: int = 8) -> str:
-    """Greet, then offer all that is due; why the other side refused, or ""."""
+    """Greet, then offer all that is due; why the other side refused, or "". After a settlement that was
+    refused comes what else is due."""
     greet(one, other, now)
     refused = ""
     for _ in range(most):
         step = one.books.offer(other.peer, now)
         if step is None:
-            return ""
-        refused = say(one, other, one.do(step), now).refused
-        if refused:
             return refused
+        why = say(one, other, one.do(step), now).refused
+        if why and step.kind is Kind.WORK:
+            return why
+        refused = why or refused
     raise AssertionError(f"{most} offers, and still there is something due: {refused}")
 
 

@@ -138,6 +138,7 @@ async def get(endpoints: list[Endpoint], store: Store, what: str, folder: Path, 
         if isinstance(changed.get(name), str):
             changed[name] = Ranges.parse(changed[name])
     on_progress = changed.pop("on_progress", lambda done, total, peers: None)
+    progress = changed.pop("progress", lambda what, done, total: None)
     wanted = Wanted(what, folder=folder, **{**fields, **changed})
     place = Place.among([address_of(each) for each in endpoints], identity=Identity.generate())
-    return await get_model(place, store, None, wanted, on_progress=on_progress)
+    return await get_model(place, store, None, wanted, progress=progress, on_progress=on_progress)

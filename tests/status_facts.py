@@ -115,6 +115,27 @@ def model(**fields: Any) -> facts.Model:
     return facts.Model(**(base | fields))
 
 
+def audits(**fields: Any) -> facts.Audits:
+    """One peer is as it should be; another was found out."""
+    attic, liar = str(identity("attic").peer_id), str(identity("old laptop").peer_id)
+    base: dict[str, Any] = {
+        "share": 0.05, "checked": 412, "agreed": 409, "unsettled": 2, "convicted": 1, "same_bytes": 371,
+        "waiting": 1, "missed": 3, "canaries": 64,
+        "peers": [
+            facts.AuditedPeer(liar, "", 40, 38, 0, False, 1, AT + 590, 0.0, 0.0),
+            facts.AuditedPeer(attic, "90af3e51c27b6d08", 372, 371, 1, True, 0, None, 96.2, 0.4),
+        ],
+        "peers_left_out": 0,
+        "evidence": [
+            facts.FalseAnswer(
+                AT - 10, liar, MODEL, 3, 0, 12, "home", 1.98, 0.021, "differs from what was computed here",
+                None,
+            )
+        ],
+    }  # fmt: skip
+    return facts.Audits(**(base | fields))
+
+
 def status(**fields: Any) -> facts.Status:
     """All of it."""
     attic = str(identity("attic").peer_id)
@@ -143,8 +164,9 @@ def status(**fields: Any) -> facts.Status:
             5_000_000,
             None,
             [facts.Asking(MODEL, 1_800_000_000_123, AT + 1200, 28, 120, 154.3, 310)],
-            [facts.Credit(attic, 2_500_000, 31_200, 0, 200_000_000, "", "", "", "")],
+            [facts.Credit(attic, 2_500_000, 31_200, 0, 200_000_000, "", "", "", "", 500_000)],
             0,
+            audits(),
         ),
         "warnings": [
             facts.Warning("paused", "info", "this node serves nothing now", "panal resume ends it", AT)

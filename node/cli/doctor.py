@@ -92,7 +92,7 @@ def _shown(title: str, part: Any, indent: str) -> list[str]:
                     *(f"{indent}  | {_printable(each)}" for each in value.splitlines()),
                 ]
             else:
-                shown = " ".join(map(str, value)) if isinstance(value, list) else value
+                shown = (" ".join(map(str, value)) or "none") if isinstance(value, list) else value
                 lines.append(f"{indent}{name}: {_printable(str(shown))}")
         return lines
     if isinstance(part, list):

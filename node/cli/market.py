@@ -1,10 +1,10 @@
-"""`panal market`: what cells cost, who owes whom, and what this device should hold."""
+"""`panal market`: what cells cost, who owes whom, what this device should hold, and who answered falsely."""
 
 from __future__ import annotations
 
 import argparse
 
-from node.cli import market_advise, market_books, market_quotes, market_receipts
+from node.cli import market_advise, market_audits, market_books, market_quotes, market_receipts
 from node.cli.arguments import Subparsers
 
 _HELP = """\
@@ -14,7 +14,7 @@ owes is worth what it computes in return, or what the two of you agree on.
 
 Amounts are in credits. A token of a model the size of Qwen3-30B-A3B costs about one."""
 
-_PARTS = (market_books, market_receipts, market_quotes, market_advise)
+_PARTS = (market_books, market_receipts, market_quotes, market_advise, market_audits)
 
 
 def add_arguments(subparsers: Subparsers) -> None:

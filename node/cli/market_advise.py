@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json, me
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from market.ground import Floats
     from node.config import ModelRef, NodeConfig
     from node.home.home_set import HomeSet
@@ -35,10 +38,11 @@ def add(subparsers: Subparsers) -> None:
         run,
         "say which experts this device should hold, for the swarm's need and its own income",
         epilog=(
-            "Listens to the swarm for some seconds. Need comes first (cells that fewer than three others\n"
-            "hold, the rarest first), then income for each byte; whole layers before parts. A [[serve]]\n"
-            "with memory chooses the same way by itself where [market] has prices. Incomes go by what this\n"
-            "node has served; before that, by a million tokens a day in the whole swarm."
+            "Listens to the swarm for some seconds, and asks the servers that it hears of whether they are\n"
+            "there; those that do not answer in time count little. Need comes first (cells that fewer than\n"
+            "three others hold, the rarest first), then income for each byte; whole layers before parts. A\n"
+            "[[serve]] with memory chooses the same way by itself where [market] has prices. Incomes go by\n"
+            "what this node has served; before that, by a million tokens a day in the whole swarm."
         ),
     )
     parser.add_argument(
@@ -89,8 +93,8 @@ def run(args: argparse.Namespace) -> int:
             stored,
             memory.of(total_bytes(shapes_of(stored.manifest))),
             args.uplink,
-            _serving(config, stored),
-            _served(config, stored.model_id),
+            _serving(config, ref, stored),
+            _served(config, stored.model_id, place.identity.peer_id),
             config.market.floor,
             config.market.cap,
         )
@@ -108,15 +112,18 @@ def told(report: AdviceReport) -> str:
     from node.cli.table import format_table
     from node.sizes import size_text
 
+    answered = f" (answered: {report.answered})" if report.servers else ""
     lines = [
-        f"model      {report.model_id[:12]}, other servers: {report.servers}",
+        f"model      {report.model_id[:12]}, other servers: {report.servers}{answered}",
         f"hold       {_cells(report.hold)}: {size_text(report.n_bytes)} of {size_text(report.memory)}",
     ]
     if report.take != report.hold:
         lines.append(f"now        {'take ' + _cells(report.take) if report.take else 'nothing to take'}")
     if report.give:
         lines.append(f"           give up {_cells(report.give)}")
-    basis = "" if report.is_measured else ", an assumption: no receipts say more yet"
+    basis = (
+        ", by what this node served" if report.is_measured else ", an assumption: no receipts say more yet"
+    )
     would, does = _credits(report.income), _credits(report.income_now)
     lines.append(f"income     {would} credits a day, {does} by what is held now")
     lines.append(f"           at {report.tokens_a_day:,.0f} tokens a day in the swarm{basis}")
@@ -172,8 +179,9 @@ def _what(args: argparse.Namespace, config: NodeConfig) -> tuple[ModelRef, Memor
     return ref, entry.memory
 
 
-def _serving(config: NodeConfig, stored: StoredModel) -> HomeSet:
-    """What the node that runs here serves; else what it has chosen to serve, as it has written down."""
+def _serving(config: NodeConfig, ref: ModelRef, stored: StoredModel) -> HomeSet:
+    """What the node that runs here serves; else what it would: by its config, and by its own choice as it has
+    written that down."""
     from node.device.folder import NodeFolder
     from node.device.running_node import find_running
     from node.device.serving_note import read_note
@@ -184,11 +192,34 @@ def _serving(config: NodeConfig, stored: StoredModel) -> HomeSet:
         from node.cli.status import facts_of
 
         return HomeSet.of_bits(_bits(facts_of(running.get("/api/status")), stored.model_id))
+    shapes = shapes_of(stored.manifest)
+    named = HomeSet.of_bits(
+        _named_bits(config, ref, {layer: each.n_experts for layer, each in shapes.items()})
+    )
     note = read_note(NodeFolder.of(config).serving).get(stored.model_id, {})
     try:
-        return HomeSet.from_ranges(note, shapes_of(stored.manifest))
+        return named | HomeSet.from_ranges(note, shapes)
     except LocalError:  # of another version of the model: it is chosen anew as well
-        return HomeSet()
+        return named
+
+
+def _named_bits(config: NodeConfig, ref: ModelRef, experts: Mapping[int, int]) -> dict[int, int]:
+    """What a config names to be served of a model, experts as bits by layer.
+
+    Args:
+        experts: how many each layer has.
+    """
+    bits: dict[int, int] = {}
+    for entry in config.serve:
+        if entry.model != ref or entry.memory is not None:
+            continue
+        for layer, count in experts.items():
+            if entry.layers is None or layer in entry.layers:
+                named = range(count) if entry.experts is None else entry.experts
+                for expert in named:
+                    if expert < count:
+                        bits[layer] = bits.get(layer, 0) | 1 << expert
+    return bits
 
 
 def _bits(told: Status, model_id: str) -> dict[int, int]:
@@ -203,16 +234,27 @@ def _bits(told: Status, model_id: str) -> dict[int, int]:
     return bits
 
 
-def _served(config: NodeConfig, model_id: str) -> dict[int, Floats]:
-    """What the node that runs here has been signed for, a day; nothing if none runs."""
+def _served(config: NodeConfig, model_id: str, peer_id: str) -> dict[int, Floats]:
+    """What the node that runs here has been signed for, a day; else what it has written down of that."""
+    import time
+
     import numpy as np
 
     from node.device.folder import NodeFolder
     from node.device.running_node import find_running
+    from node.market.served_memory import ServedMemory
 
-    running = find_running(NodeFolder.of(config), key_file=config.http.key_file)
-    if running is None or config.market.is_free:
+    if config.market.is_free:
         return {}
+    folder = NodeFolder.of(config)
+    running = find_running(folder, key_file=config.http.key_file)
+    if running is None:
+        try:
+            rate = ServedMemory(folder.served, peer_id).read(time.time()).get(model_id)
+        except LocalError as error:
+            print(f"panal: what this node served is not known: {error}", file=sys.stderr)
+            return {}
+        return {} if rate is None else rate.a_day()
     told = running.get(f"/api/market/served?model={model_id}")
     try:
         return {int(layer): np.array(pairs, np.float64) for layer, pairs in told.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from node.cli.arguments import Subparsers, add_command, add_config, add_json
@@ -48,7 +49,7 @@ def run_balance(args: argparse.Namespace) -> int:
     """Who owes whom, by the running node or by the file."""
     from market.credits import credits_text
 
-    balances = _balances(config_of(args))
+    balances = balances_of(config_of(args))
     owed = sum(max(0, each["owes"]) for each in balances)
     owes = sum(max(0, -each["owes"]) for each in balances)
     if args.json:
@@ -86,14 +87,21 @@ def _or_dash(micro: int) -> str:
 
 
 def _note(each: dict[str, Any]) -> str:
-    """What is wrong with an account, the gravest first."""
+    """What is wrong with an account, the gravest first; and what waits."""
+    from market.credits import credits_text
+
+    said = []
     if each["fault"]:
-        return str(each["fault"])
-    if each.get("refuses"):
-        return f"it computes nothing for us: {each['refuses']}"
-    if each.get("refused_here"):
-        return f"we compute nothing for it: {each['refused_here']}"
-    return f"it took no receipt: {each['refused']}" if each["refused"] else ""
+        said.append(str(each["fault"]))
+    elif each.get("refuses"):
+        said.append(f"it computes nothing for us: {each['refuses']}")
+    elif each.get("refused_here"):
+        said.append(f"we compute nothing for it: {each['refused_here']}")
+    elif each["refused"]:
+        said.append(f"it took no receipt: {each['refused']}")
+    if each.get("waiting"):
+        said.append(f"{credits_text(each['waiting'])} signed off, it has not taken it yet")
+    return "; ".join(said)
 
 
 def run_settle(args: argparse.Namespace) -> int:
@@ -104,10 +112,15 @@ def run_settle(args: argparse.Namespace) -> int:
 
     config = config_of(args)
     peer = peer_of(config, args.peer)
-    found = next((each for each in _balances(config) if each["peer"] == peer), None)
+    found = next((each for each in balances_of(config) if each["peer"] == peer), None)
     if found is None:
         raise LocalError(f"{peer} owes nothing: there is nothing to settle")
-    credits = _amount(args.amount, _most(found, forgive=args.forgive))
+    most, waiting = _most(found, forgive=args.forgive), int(found.get("waiting", 0))
+    if args.amount == "all" and not most and waiting:
+        raise LocalError(
+            f"nothing left to settle with {peer}: what waits for its signature is {credits_text(waiting)}"
+        )
+    credits = _amount(args.amount, most)
     running = find_running(NodeFolder.of(config), config.http.key_file)
     body = {"peer": found["peer"], "credits": credits, "forgiven": args.forgive}
     if running is not None:
@@ -134,7 +147,7 @@ def run_settle(args: argparse.Namespace) -> int:
 # --- what there is ---
 
 
-def _balances(config: NodeConfig) -> list[dict[str, Any]]:
+def balances_of(config: NodeConfig) -> list[dict[str, Any]]:
     """Of the running node, which knows what is not signed yet; else of its file. In micro-credits."""
     from node.device.folder import NodeFolder
     from node.device.running_node import find_running
@@ -149,7 +162,11 @@ def _balances(config: NodeConfig) -> list[dict[str, Any]]:
 
     ledger = SqliteLedger.reading(NodeFolder.of(config).market)
     try:
-        return [_told(each) for each in ledger.balances() if each.owes_us or each.due or each.fault]
+        return [
+            _told(each)
+            for each in ledger.balances()
+            if each.owes_us or each.due or each.fault or each.waiting
+        ]
     finally:
         ledger.close()
 
@@ -166,6 +183,7 @@ def _told(balance: Balance) -> dict[str, Any]:
         "refuses": "",
         "refused_here": "",
         "fault": balance.fault,
+        "waiting": balance.waiting,
     }
 
 
@@ -183,18 +201,32 @@ def peer_of(config: NodeConfig, text: str) -> str:
         known = {each.peer for each in ledger.balances()}
     finally:
         ledger.close()
-    known |= {each["peer"] for each in _balances(config)}
+    known |= {each["peer"] for each in balances_of(config)}
+    missing = f"no account with a peer {text[:80]!r}: panal market balance shows those there are"
+    return peer_among(known, text, missing)
+
+
+def peer_among(known: Collection[str], text: str, missing: str) -> str:
+    """The one of these whose id this is, or ends so.
+
+    Args:
+        missing: what is said if there is none.
+
+    Raises:
+        LocalError: none, or several.
+    """
     found = sorted(peer for peer in known if text and peer.endswith(text))
     if len(found) == 1:
         return found[0]
     if not found:
-        raise LocalError(f"no account with a peer {text[:80]!r}: panal market balance shows those there are")
+        raise LocalError(missing)
     raise LocalError(f"{text[:80]!r} may be {', '.join(found[:3])}: give more of the id")
 
 
 def _most(found: dict[str, Any], *, forgive: bool) -> int:
-    """What of a debt can be signed off: forgiven also what was not signed for."""
-    return max(0, int(found["owes"])) + (int(found["unsigned"]) if forgive else 0)
+    """What of a debt can be signed off still: forgiven also what was not signed for."""
+    owed = max(0, int(found["owes"]) - int(found.get("waiting", 0)))
+    return owed + (int(found["unsigned"]) if forgive else 0)
 
 
 def _amount(text: str, owed: int) -> int:

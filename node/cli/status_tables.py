@@ -193,6 +193,10 @@ def _market_rows(market: Market) -> list[tuple[str, str]]:
     for each in market.asks:
         price = f"{each.lowest:,} to {each.highest:,}, {each.mean:,.1f} on average"
         rows.append(("asks a pair", f"{price} micro-credits ({each.model[:12]}, {each.cells:,} cells)"))
+    if market.audits is not None:
+        out = sum(each.until is not None for each in market.audits.peers)
+        told = f"{market.audits.checked:,} calls run again, {market.audits.agreed:,} agreed"
+        rows.append(("audits", told + (f"; not asked: {out:,} (panal market audits)" if out else "")))
     return rows
 
 

@@ -48,7 +48,8 @@ class AdviceReport:
 
     Attributes:
         memory, n_bytes: that may be held, and that would be. uplink: bits a second, None: not limited.
-        servers: others that were heard to serve the model.
+        servers: others that were heard to serve the model; answered, heard: how many of these have
+            answered, and how many are known by their adverts alone.
         tokens_a_day: of the swarm, as believed; is_measured: by what this node has served.
         hold, take, give: layers -> experts, as people write both: in all, more than now, less than now.
         lacking, uncovered: cells that fewer others hold than the replica floor, and those that nobody
@@ -62,6 +63,8 @@ class AdviceReport:
     n_bytes: int
     uplink: float | None
     servers: int
+    answered: int
+    heard: int
     tokens_a_day: float
     is_measured: bool
     hold: Mapping[str, str]
@@ -86,6 +89,7 @@ class AdviceReport:
         memory: int,
         uplink: float | None,
         servers: int,
+        answered: int,
         tokens_a_day: float,
         is_measured: bool,
     ) -> AdviceReport:
@@ -99,6 +103,8 @@ class AdviceReport:
             n_bytes=int(units.ground.size[advice.cells].sum()),
             uplink=uplink,
             servers=servers,
+            answered=answered,
+            heard=servers - answered,
             tokens_a_day=round(tokens_a_day, 1),
             is_measured=is_measured,
             hold=units.cells(advice.cells).as_ranges(),

@@ -1,5 +1,5 @@
-"""`panal market advise`: hear the swarm's adverts for a while, and say what this device should hold of a
-model."""
+"""`panal market advise`: hear the swarm's adverts for a while, ask who is there, and say what this device
+should hold of a model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 import trio
 
 from market.advice import Means, advise
+from market.answering import Answers
 from market.ground import Floats
 from market.own_order import own_draws
-from market.view import STRANGER, SURE_PAIRS
+from market.view import SURE_PAIRS
 from node.device.cell_sources import servable_layers
 from node.device.serving_choice import Servable
 from node.home.home_set import HomeSet, Shapes, shapes_of
@@ -22,7 +23,7 @@ from node.market.advice_report import AdviceReport
 from node.market.advisor import heat_shares
 from node.market.base_prices import base_prices
 from node.market.bonds import read_bonds
-from node.market.neighbourhood import neighbourhood_of, one_a_network
+from node.market.probing import Probing
 from node.market.seen import Known, view_of
 from node.market.units import Units
 from node.model.store import Store, StoredModel
@@ -52,11 +53,11 @@ class Heard:
 
     Attributes:
         rows: adverts of others that serve anything of the model.
-        answered: peers that are connected.
+        answers: which of them have answered meanwhile.
     """
 
     rows: list[Row]
-    answered: frozenset[str]
+    answers: Answers
 
 
 @dataclass(frozen=True)
@@ -84,16 +85,14 @@ async def hear(place: Place, model_id: str, report: Callable[[str], None]) -> He
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(node.run)
+            probing = Probing(node, lambda: {model_id})
+            nursery.start_soon(probing.hurry)
             end = trio.current_time() + LISTEN_SECONDS
             while (left := end - trio.current_time()) > 0:
                 count = len(node.table.holders_of(model_id))
                 report(f"listening to the swarm: {count} servers of the model, {left:.0f} s more")
                 await trio.sleep(min(left, LOOK_SECONDS))
-            plane = node.endpoint
-            heard = Heard(
-                node.table.holders_of(model_id),
-                one_a_network((each.peer_id, neighbourhood_of(plane, each)) for each in plane.connections),
-            )
+            heard = Heard(node.table.holders_of(model_id), probing.answers())
             nursery.cancel_scope.cancel()
     finally:
         node.close()
@@ -125,7 +124,7 @@ def advise_on(asked: Asked, heard: Heard, peer_id: str, store: Store) -> AdviceR
         heard.rows,
         held,
         Known(
-            weight=lambda each: 1.0 if each in heard.answered else STRANGER,
+            answers=heard.answers,
             bases=base_prices(manifest),
             floor=asked.floor,
             cap=asked.cap,
@@ -135,7 +134,7 @@ def advise_on(asked: Asked, heard: Heard, peer_id: str, store: Store) -> AdviceR
         peer_id,
         time.time(),
     )
-    is_measured = sum(float(pairs.sum()) for pairs in asked.served.values()) >= SURE_PAIRS
+    is_measured = float(units.total(units.table(asked.served))[held].sum()) >= SURE_PAIRS
     n_used = bonds.n_used
     if not is_measured:  # then only its proportions mean something
         wanted = ASSUMED_TOKENS * n_used * len(units.layers)
@@ -156,6 +155,7 @@ def advise_on(asked: Asked, heard: Heard, peer_id: str, store: Store) -> AdviceR
         memory=asked.memory,
         uplink=asked.uplink,
         servers=len(heard.rows),
+        answered=heard.answers.counts(row.advert.peer_id for row in heard.rows)[0],
         tokens_a_day=float(view.demand.sum()) / n_used / len(units.layers),
         is_measured=is_measured,
     )

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import trio
 
 from market.advice import Advice, Means, advise
+from market.answering import Answers
 from market.ground import Bools, Floats
 from market.own_order import Patience, own_draws
 from market.price import BasePrices
-from market.view import STRANGER
 from node.config import MarketConfig
 from node.device.serving_choice import Servable, Why
 from node.home.choosing import heat_now
@@ -24,9 +24,8 @@ from node.home.home_set import HomeSet, Shapes, shapes_of
 from node.home.plan_file import read_heat, read_plan
 from node.market.base_prices import base_prices
 from node.market.bonds import Bonds, read_bonds
-from node.market.quotes_port import Demand
 from node.market.seen import Known, view_of
-from node.market.served_rate import DAY, ServedRate
+from node.market.served_rate import DAY
 from node.market.units import Units
 from node.model.manifest import Manifest
 from node.model.store import Store, StoreError
@@ -46,7 +45,6 @@ class _Model:
 
     patience: Patience
     bases: BasePrices
-    rate: ServedRate = field(default_factory=ServedRate)
     servable: Servable | None = None
     units: Units | None = None
     bonds: Bonds | None = None
@@ -57,9 +55,9 @@ class Advisor:
 
     Args:
         store: where models' trunks and heat are.
-        demand: work that receipts have covered.
+        served: pairs a day of a model that receipts cover, by layer and expert.
         capacity: pairs a second that this node could compute; 0 if it does not know.
-        answered: peers that have answered this node.
+        answers: which peers have answered this node, and which do not.
     """
 
     def __init__(
@@ -67,16 +65,16 @@ class Advisor:
         market: MarketConfig,
         peer_id: str,
         store: Store,
-        demand: Demand,
+        served: Callable[[str], Mapping[int, Floats]],
         capacity: Callable[[], float],
-        answered: Callable[[], Collection[str]],
+        answers: Callable[[], Answers],
     ) -> None:
         self._market = market
         self._peer_id = peer_id
         self._store = store
-        self._demand = demand
+        self._served = served
         self._capacity = capacity
-        self._answered = answered
+        self._answers = answers
         self._models: dict[str, _Model] = {}
 
     async def look(
@@ -97,12 +95,7 @@ class Advisor:
         known = self._models.get(model_id)
         if known is None:
             known = self._models[model_id] = _Model(Patience(self._peer_id), base_prices(manifest))
-        totals = {
-            layer: pairs for (model, layer), pairs in self._demand.demand().items() if model == model_id
-        }
         now = trio.current_time()
-        known.rate.add(now, totals)
-        answered = frozenset(self._answered())
         found = await trio.to_thread.run_sync(
             self._decide,
             known,
@@ -112,7 +105,8 @@ class Advisor:
             budget,
             serving,
             holders,
-            answered,
+            self._answers(),
+            self._served(model_id),
             now,
         )
         if found is None:
@@ -125,11 +119,6 @@ class Advisor:
             return None
         return chosen, _why(advice, held)
 
-    def served(self, model_id: str) -> dict[int, Floats]:
-        """Pairs a day that receipts cover lately, by layer and expert; nothing of a model never looked at."""
-        known = self._models.get(model_id)
-        return {} if known is None else known.rate.a_day()
-
     def _decide(
         self,
         known: _Model,
@@ -139,7 +128,8 @@ class Advisor:
         budget: int,
         serving: HomeSet,
         holders: Sequence[Row],
-        answered: Collection[str],
+        answers: Answers,
+        served: Mapping[int, Floats],
         now: float,
     ) -> tuple[Units, Bools, Advice] | None:
         if known.bonds is None:
@@ -157,11 +147,11 @@ class Advisor:
             holders,
             held,
             Known(
-                weight=lambda peer_id: 1.0 if peer_id in answered else STRANGER,
+                answers=answers,
                 bases=known.bases,
                 floor=FULL_PRICE if is_fixed else self._market.floor,
                 cap=FULL_PRICE if is_fixed else self._market.cap,
-                served=known.rate.a_day(),
+                served=served,
                 shares=heat_shares(self._store, model_id, shapes),
             ),
             self._peer_id,

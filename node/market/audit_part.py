@@ -11,12 +11,12 @@ import trio
 from market.audit import Audits
 from market.evidence_sqlite import AuditBook
 from market.quarantine import Quarantine
-from market.reputation import Reputation
 from node.config import MarketConfig
 from node.decode.live_backbone import LiveBackbone
 from node.device.folder import NodeFolder
-from node.market.auditor import Auditor
+from node.market.auditor import IDLE_SECONDS, Auditor
 from node.market.checkers import Checkers, Paid
+from node.market.findings import Findings, known_reputation
 from node.market.home_audit import HomeAudit
 from routing.dispatch.plan import LayerHolders
 from routing.dispatch.star import ExpertPeer
@@ -54,6 +54,37 @@ def _unpaid(*_: object) -> None:
 
 
 @asynccontextmanager
+async def kept_out(live: LiveBackbone, folder: NodeFolder) -> AsyncIterator[Findings | None]:
+    """Have a backbone ask nobody who was found out in an earlier run, meanwhile; nothing is run again.
+
+    Yields:
+        What was found; None if nothing ever was: then nothing is made.
+
+    Raises:
+        LocalError: the database cannot be opened.
+    """
+    if not folder.audit.exists():
+        yield None
+        return
+    with closing(await trio.to_thread.run_sync(AuditBook, folder.audit)) as book:
+        findings = Findings(live.table.bar, book, known_reputation(book), Quarantine(book.strikes()))
+        findings.bar()  # before anybody is asked
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_keep_out, findings)
+            try:
+                yield findings
+            finally:
+                nursery.cancel_scope.cancel()
+
+
+async def _keep_out(findings: Findings) -> None:
+    """Let peers in again whose quarantine ends."""
+    while True:
+        await trio.sleep(IDLE_SECONDS)
+        findings.bar()
+
+
+@asynccontextmanager
 async def audit_on(
     live: LiveBackbone,
     folder: NodeFolder,
@@ -75,11 +106,7 @@ async def audit_on(
     """
     draws = rng or SystemRandom()
     with closing(await trio.to_thread.run_sync(AuditBook, folder.audit)) as book:
-        reputation, quarantine = Reputation(), Quarantine(book.strikes())
-        for peer_id, dealings in book.dealings():
-            reputation.restore(peer_id, dealings)
-        for peer_id, strikes in book.strikes():
-            reputation.struck(peer_id, strikes.count)
+        reputation, quarantine = known_reputation(book), Quarantine(book.strikes())
         library, stored = live.backbone.model.library, live.backbone.stored
         home = await trio.to_thread.run_sync(HomeAudit, library, stored, lambda: live.port.home)
         with home:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from random import Random
 
-import msgspec
 import numpy as np
 import trio
 from blake3 import blake3
@@ -29,14 +28,15 @@ from blake3 import blake3
 from market.audit import MAX_PEERS, Audits, Outcome, Ruling, Sample, Word
 from market.canaries import Canaries, Canary
 from market.evidence_sqlite import AuditBook, Evidence
-from market.quarantine import Quarantine
+from market.quarantine import Quarantine, Strikes
 from market.reputation import Reputation
 from market.samples import Samples, cut
 from node.decode.convictions import Conviction, Convictions
+from node.market.audit_report import AuditReport
 from node.market.checkers import Checkers, Swarm
+from node.market.findings import Findings
 from routing.dispatch.call import MoeCall
 from routing.dispatch.plan import HOME, ServerCall
-from routing.errors import LocalError
 from routing.wire.experts import ExpertsAnswer, ExpertsRequest
 from routing.wire.messages import encode_message
 
@@ -68,38 +68,15 @@ KEEP_SECONDS = 60.0
 """Between writes of what is known of peers."""
 
 
-class AuditReport(msgspec.Struct, frozen=True):
-    """How audits go.
-
-    Attributes:
-        share: of the calls that are run again.
-        checked: calls that were; agreed, unsettled, convicted: with what end; same_bytes: in how many the two
-            answers were byte for byte the same.
-        waiting: calls that wait to be; missed: that nobody had time for.
-        canaries: past calls kept.
-        quarantined: peers that are not asked, with the unix time until then.
-        suspected: peers against whom something stands open.
-    """
-
-    share: float
-    checked: int
-    agreed: int
-    unsettled: int
-    convicted: int
-    same_bytes: int
-    waiting: int
-    missed: int
-    canaries: int
-    quarantined: dict[str, float]
-    suspected: list[str]
-
-
 class Auditor:
     """Of one backbone.
 
     Args:
         audits, reputation, quarantine: the rules, and what is known of peers.
         dealt: the credits that each peer has earned here or paid, by receipts that both have signed.
+
+    Attributes:
+        findings: what was found, and is kept.
     """
 
     def __init__(
@@ -114,23 +91,22 @@ class Auditor:
         rng: Random,
         dealt: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
-        self._dealt = dealt
+        self.findings = Findings(swarm.bar, book, reputation, quarantine, dealt)
         self.audits = audits
         self.reputation = reputation
         self.quarantine = quarantine
         self._swarm = swarm
         self._checkers = checkers
         self._convictions = convictions
-        self._book = book
         self._rng = rng
         self._samples = Samples()
         self._canaries = Canaries()
         self._checked: Counter[str] = Counter()
         self._alone: set[str] = set()  # peers with cells that nobody else could compute again
         self._clean: dict[str, float] = {}  # when each gave its last answer that was checked and right
+        self._pardoned: dict[str, float] = {}  # when the owner forgave each
         self._under_way: list[str] = []  # whose answers are being checked
         self._nursery: trio.Nursery | None = None
-        self._cannot_write = ""
         self._changed = trio.Event()
 
     # --- on the path of answers ---
@@ -158,23 +134,23 @@ class Auditor:
         """Until cancelled."""
         try:
             async with trio.open_nursery() as self._nursery:
-                self._bar()
+                self.findings.bar()
                 task_status.started()
                 kept = trio.current_time()
                 while True:
                     self._samples.expire(time.perf_counter())
                     self._start()
-                    self._bar()
+                    self.findings.bar()
                     if trio.current_time() - kept > KEEP_SECONDS:
                         kept = trio.current_time()
-                        await self._keep()
+                        await self.findings.keep()
                     with trio.move_on_after(LOOK_SECONDS if len(self._samples) else IDLE_SECONDS):
                         await self._changed.wait()
                     self._changed = trio.Event()
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                await self._keep()
+                await self.findings.keep()
 
     async def settle(self, peers: Collection[str]) -> None:
         """Wait until no call of these peers is to be run again, or is: SETTLE_SECONDS at most."""
@@ -188,6 +164,25 @@ class Auditor:
                     await trio.sleep(0.01)
         finally:
             self._checkers.hurry -= 1
+
+    async def pardon(self, peer_id: str) -> Strikes | None:
+        """The owner forgives a peer: it is asked again, as a newcomer is.
+
+        Returns:
+            What stood against it; None: nothing.
+
+        Raises:
+            LocalError: it is forgiven in this process, and cannot be written down.
+        """
+        if not self.quarantine.of(peer_id, time.time()):
+            return None
+        self.audits.forget(peer_id)
+        self._canaries.doubt(peer_id)  # answers that were on their way when it was found out
+        self._samples.drop(lambda each: each.word.peer_id == peer_id)
+        self._pardoned[peer_id] = time.perf_counter()
+        self._convictions.pardon(peer_id, self._pardoned[peer_id])
+        self._checked.pop(peer_id, None)
+        return await self.findings.pardon(peer_id)
 
     def report(self) -> AuditReport:
         """How audits go."""
@@ -216,7 +211,8 @@ class Auditor:
             if not self._checkers.of(sample, later=True):
                 self._samples.remove(sample)
                 self._alone.add(sample.word.peer_id)
-                self._canaries.keep(Canary(sample, frozenset((sample.word.peer_id,))))
+                if not self.quarantine.holds(sample.word.peer_id, time.time()):  # it was on its way then
+                    self._canaries.keep(Canary(sample, frozenset((sample.word.peer_id,))))
             elif len(self._under_way) < AT_ONCE and (ready := self._checkers.of(sample)):
                 self._samples.remove(sample)
                 checker = self._checkers.choose(ready)
@@ -272,7 +268,7 @@ class Auditor:
 
     async def _conclude(self, sample: Sample, word: Word, ruling: Ruling) -> None:
         """See to what follows from two answers."""
-        self._checked.update((sample.word.peer_id, word.peer_id))
+        self._count((sample.word, word), ruling)
         for peer_id in ruling.agreed:
             self._alone.discard(peer_id)
             self._note_clean(peer_id, sample.at)
@@ -282,6 +278,14 @@ class Auditor:
         for peer_id in ruling.guilty:
             false, other = (sample.word, word) if peer_id == sample.word.peer_id else (word, sample.word)
             await self._convict(sample, false, other, ruling)
+
+    def _count(self, words: Collection[Word], ruling: Ruling) -> None:
+        """Note how it went for whoever answered."""
+        for word in words:
+            self._checked[word.peer_id] += 1
+            if word.peer_id != HOME:
+                agreed = word.peer_id in ruling.agreed
+                self.findings.tallies.count(word.peer_id, word.build, agreed=agreed)
 
     def _note_clean(self, peer_id: str, at: float) -> None:
         """An answer of then was right."""
@@ -295,6 +299,8 @@ class Auditor:
     async def _convict(self, sample: Sample, false: Word, other: Word, ruling: Ruling) -> None:
         """A peer gave a false answer: it is not asked any more, and what rests on it is done again."""
         peer_id, now = false.peer_id, time.time()
+        if sample.at <= self._pardoned.get(peer_id, -math.inf):
+            return  # it is forgiven with the rest
         strikes = self.quarantine.strike(peer_id, now)
         left = strikes.until - now
         self.reputation.struck(peer_id, strikes.count)
@@ -302,11 +308,12 @@ class Auditor:
         self._samples.drop(lambda each: each.word.peer_id == peer_id)
         clean = self._clean.pop(peer_id, -math.inf)
         since = clean if clean < sample.at else -math.inf  # it was right after it was wrong: who knows when
-        self._bar()
+        self.findings.bar()
         self._convictions.add(Conviction(peer_id, since, time.perf_counter() + left, ruling.reason))
         request, worst = sample.request, ruling.worst
         log.warning(
-            "%s gave a false answer for layer %d, which %s; it is not asked for %.0f minutes",
+            "%s gave a false answer for layer %d, which %s; it is not asked for %.0f minutes "
+            "(panal market audits)",
             peer_id, request.layer, ruling.reason, left / 60,
         )  # fmt: skip
         evidence = Evidence(
@@ -324,7 +331,7 @@ class Auditor:
             length=0.0 if worst is None else worst.length,
             reason=ruling.reason,
         )
-        await self._write(self._book.strike, peer_id, strikes, evidence)
+        await self.findings.convicted(strikes, evidence)
 
     # --- canaries ---
 
@@ -365,7 +372,7 @@ class Auditor:
                 return
             sample = replace(canary.sample, word=word, at=at)
             ruling = self.audits.check_again(sample, canary.sample.word, canary.by)
-            self._checked[peer_id] += 1
+            self._count((word,), ruling)
             if ruling.outcome is Outcome.AGREED and len(canary.by) > 1:
                 self._note_clean(peer_id, at)
             for _ in ruling.guilty:
@@ -373,28 +380,3 @@ class Auditor:
         finally:
             self._under_way.remove(peer_id)
             self._changed.set()
-
-    # --- keeping ---
-
-    def _bar(self) -> None:
-        """Have those in quarantine not asked, and the others asked again."""
-        barred = self.quarantine.barred(time.time())
-        self._swarm.bar({peer_id: _barred_until(until) for peer_id, until in barred.items()})
-
-    async def _keep(self) -> None:
-        for peer_id, credits in self._dealt().items():
-            self.reputation.paid(peer_id, credits)
-        await self._write(self._book.keep_dealings, self.reputation.dealings())
-
-    async def _write(self, write: Callable[..., None], *what: object) -> None:
-        """Keep it, if the disk takes it: what was found out holds in this process anyway."""
-        try:
-            await trio.to_thread.run_sync(write, *what)
-        except LocalError as error:
-            if str(error) != self._cannot_write:
-                log.error("%s", error)
-            self._cannot_write = str(error)
-
-
-def _barred_until(until: float) -> str:
-    return f"gave false answers: not asked until {time.strftime('%Y-%m-%d %H:%M', time.gmtime(until))} UTC"

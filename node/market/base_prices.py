@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 
-from market.price import cell_price
+from market.price import cell_price, pair_weight
 from node.model.manifest import ExpertCall, Manifest
 
 
 def base_prices(manifest: Manifest) -> dict[int, int]:
-    """Micro-credits a pair, by layer. A layer's further calls are in it, by their share for each of its
-    cells."""
-    first = {call.layer: call for call in manifest.calls if call.index == 0}
-    prices = {}
-    for layer, call in first.items():
-        n_bytes, multiply_adds = call.bytes_per_cell, _multiply_adds(call)
-        for other in manifest.calls:
-            if other.layer == layer and other.index:
-                n_bytes += other.bytes_per_cell * other.n_experts // call.n_experts
-                multiply_adds += _multiply_adds(other) * other.n_experts // call.n_experts
-        prices[layer] = cell_price(n_bytes, multiply_adds)
-    return prices
+    """Micro-credits a pair of each layer's first call; what further ones cost: node.market.further."""
+    return {
+        call.layer: cell_price(call.bytes_per_cell, _multiply_adds(call))
+        for call in manifest.calls
+        if call.index == 0
+    }
+
+
+def weight_of(call: ExpertCall) -> int:
+    """What a pair of a call weighs among those of its layer."""
+    return pair_weight(call.bytes_per_cell, _multiply_adds(call))
 
 
 def _multiply_adds(call: ExpertCall) -> int:

@@ -18,9 +18,12 @@ from market.ledger_sqlite import SqliteLedger
 from market.market_wire import PROTOCOL_ID
 from market.price import percent_of
 from market.receipt import CREDIT
+from market.vouch_wire import PROTOCOL_ID as VOUCH_PROTOCOL_ID
 from node.device.folder import NodeFolder
 from node.market.base_prices import base_prices
 from node.market.books_lock import books_lock
+from node.market.findings import found_earlier
+from node.market.further import Further, FurtherBook, Share
 from node.market.neighbourhood import neighbourhood_of
 from node.market.priced import PricedCalls
 from node.market.quoted import Quoted, Unheard
@@ -29,6 +32,7 @@ from node.market.sales import Sales
 from node.market.settling import DONE_SECONDS, Settler
 from node.market.spending import Spending
 from node.market.told import MarketTold
+from node.market.vouching import Asker, Teller
 from node.model.store import Store
 from node.swarm.watching import Watching
 from routing.advert_rows import Offer
@@ -45,6 +49,9 @@ if TYPE_CHECKING:
     from node.config import NodeConfig
     from node.decode.live_backbone import LiveBackbone
     from node.market.auditor import Auditor
+    from node.market.findings import Findings
+    from node.model.manifest import Manifest
+    from node.status.market_facts import Pardon
     from node.swarm.node import SwarmNode
     from routing.quic.connection import Connection
     from routing.quic.endpoint import Handler
@@ -60,11 +67,7 @@ class _Pairs(NamedTuple):
     model_id: bytes
     layer: int
     experts: npt.NDArray[np.uint16]
-
-    @classmethod
-    def of(cls, request: ExpertsRequest) -> _Pairs | None:
-        """None for further calls of a layer, which are paid with the first."""
-        return None if request.call_index else cls(request.model_id, request.layer, request.experts)
+    share: Share | None  # of a layer's further calls
 
 
 class MarketPart:
@@ -77,6 +80,7 @@ class MarketPart:
         sales: this node's own prices; None where it serves nothing.
         settler: who exchanges receipts.
         auditor: who runs a backbone's calls again; None without a backbone, or where nothing is audited.
+        findings: what its audits found, or those of earlier runs; None without a backbone, or if nothing was.
     """
 
     def __init__(
@@ -88,8 +92,10 @@ class MarketPart:
         self._identity = identity
         self._node: SwarmNode | None = None
         self._live: LiveBackbone | None = None
+        self._serving: ServingPart | None = None
         self._unheard: deque[tuple[str, _Pairs]] = deque(maxlen=MOST_UNHEARD)
         self._prices = OwnPrices()
+        self._further = Further(self._manifest)
         self._most: dict[bytes, dict[int, int]] = {}  # by model and layer, what a pair is paid with
         self._quoted = Quoted(self._advert, lambda model_id: self._most.get(model_id, {}))
         self.ledger = ledger
@@ -97,10 +103,14 @@ class MarketPart:
             identity, Terms(market.credit_line, market.newcomers), self._prices, ledger.load(time.time())
         )
         self.accounts = PricedCalls(self.books.payee, self._prices, time.time, self._whence)
+        self.accounts.further = self._further
         self.spending = Spending(market, folder)
         self.settler = Settler(self.books, ledger, self._connection, time.time)
         self.sales: Sales | None = None
+        self._teller = Teller(self.books.has_receipts, self.books.vouches, time.time)
+        self._asker: Asker | None = None
         self.auditor: Auditor | None = None
+        self.findings: Findings | None = None
 
     @classmethod
     @contextmanager
@@ -116,13 +126,29 @@ class MarketPart:
             ledger = SqliteLedger(folder.market)
             ends.callback(ledger.close)
             part = cls(config, identity, folder, ledger)
-            ends.callback(part.spending.close)
+            ends.callback(part.close)
+            part.go_by_the_known()
             yield part
+
+    def go_by_the_known(self) -> None:
+        """Until a backbone goes on auditing, what a peer has done counts as far as earlier audits found it
+        right. If there were none, everybody's does: nobody has been asked for anything to be audited."""
+        with found_earlier(self._folder) as findings:
+            if findings is not None:
+                audited = self._config.market.audit > 0
+                self.books.payee.honours = findings.reputation.is_proved if audited else findings.honours
+
+    def close(self) -> None:
+        """Keep what is spent, and what was served, for the last time."""
+        self.spending.close()
+        if self.sales is not None:
+            self.sales.close()
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
         """Streams that the node serves for it."""
-        return {PROTOCOL_ID: self.settler.serve}
+        vouching = {VOUCH_PROTOCOL_ID: self._teller.serve} if self._config.market.vouch else {}
+        return {PROTOCOL_ID: self.settler.serve, **vouching}
 
     def refuses(self) -> Mapping[str, str]:
         """Why peers do not compute for this node's backbone before they are paid, by peer id."""
@@ -138,6 +164,7 @@ class MarketPart:
         """Quote prices for what is served, from before the node first announces itself."""
         self.sales = Sales(self._config.market, self._folder, node, serving, self.books)
         self._prices.quotes = self.sales.quotes
+        self._serving = serving
         if serving.chosen is not None:
             serving.chosen.advisor = self.sales.advisor(Store(self._config.store))
 
@@ -184,7 +211,7 @@ class MarketPart:
             ) -> int:
                 if watch is not None:
                     watch(call, part, request, answer, path)
-                return self._pay(part.peer_id, _Pairs.of(request))
+                return self._pay(part.peer_id, self._pairs(request))
 
             live.port.watch_answers(on_answer)
             try:
@@ -202,39 +229,66 @@ class MarketPart:
     @asynccontextmanager
     async def _audited(self, live: LiveBackbone) -> AsyncIterator[OnAnswer | None]:
         """Run a share of a backbone's calls again meanwhile; who has to be told of answers for that."""
-        if not self._config.market.audit:
-            yield None
-            return
-        from node.market.audit_part import audit_on
+        from node.market.audit_part import audit_on, kept_out
 
+        if not self._config.market.audit:
+            async with kept_out(live, self._folder) as self.findings:
+                if self.findings is not None:
+                    self.books.payee.honours = self.findings.honours
+                try:
+                    yield None
+                finally:
+                    self.findings = None
+            return
         async with audit_on(
             live, self._folder, self._config.market, paid=self._paid_for_audit, dealt=self._dealt
         ) as auditor:
-            self.auditor = auditor
+            self.auditor, self.findings = auditor, auditor.findings
             self.books.payee.honours = auditor.reputation.is_proved  # and later on, by what was known then
-            try:
-                yield auditor.watch
-            finally:
-                self.auditor = None
+            self._asker = Asker(
+                self._identity.peer_id,
+                auditor.reputation,
+                self._connection,
+                self.books.has_receipts,
+                time.time,
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._asker.run)
+                try:
+                    yield auditor.watch
+                finally:
+                    nursery.cancel_scope.cancel()
+                    self.auditor = self.findings = self._asker = None
 
     def _dealt(self) -> dict[str, float]:
         """Credits that each peer has earned by work for this node, or has paid it. For what it has consumed
         it only signs, and could sign for anything."""
-        balances = self.books.balances()
-        return {each.peer: (each.provided + each.paid_to_us) / CREDIT for each in balances}
+        return {peer: credits / CREDIT for peer, credits in self.books.given().items()}
 
-    def _pay(self, peer_id: str, pairs: _Pairs | None) -> int:
+    def _pairs(self, request: ExpertsRequest) -> _Pairs:
+        share = self._further.share(request) if request.call_index else None
+        return _Pairs(request.model_id, request.layer, request.experts, share)
+
+    def _manifest(self, model_id: bytes) -> Manifest | None:
+        live = self._live
+        if live is not None and bytes.fromhex(live.backbone.stored.model_id) == model_id:
+            return live.backbone.stored.manifest
+        server = None if self._serving is None else self._serving.server
+        if server is None or not server.cells.knows(model_id):
+            return None
+        return server.cells.manifest(model_id)
+
+    def _pay(self, peer_id: str, pairs: _Pairs) -> int:
         """Owe a peer for an answer; the micro-credits."""
-        if pairs is None:
-            return 0
         book = self._quoted.book(peer_id, pairs.model_id)
         if book is None:
             return 0
         if isinstance(book, Unheard):
             self._unheard.append((peer_id, pairs))
             return 0
+        asked = book if pairs.share is None else FurtherBook(book, pairs.share)
         cost = self.books.payer.answered(
-            peer_id, pairs.model_id, pairs.layer, pairs.experts, book, time.time()
+            peer_id, pairs.model_id, pairs.layer, pairs.experts, asked, time.time()
         )
         self.settler.answered(peer_id)
         return cost
@@ -242,7 +296,17 @@ class MarketPart:
     def _paid_for_audit(
         self, peer_id: str, request: ExpertsRequest, answer: ExpertsAnswer, path: str
     ) -> None:
-        self.spending.purse.pay(self._pay(peer_id, _Pairs.of(request)), time.time())
+        self.spending.purse.pay(self._pay(peer_id, self._pairs(request)), time.time())
+
+    async def pardon(self, peer_id: str) -> Pardon:
+        """Forgive a peer its strikes, and that it has signed double.
+
+        Raises:
+            LocalError: nothing stands against it, or that cannot be written.
+        """
+        from node.market.pardoning import pardon
+
+        return await pardon(self, self._folder, peer_id)
 
     # --- what the node tells ---
 
@@ -263,6 +327,8 @@ class MarketPart:
         advert = self._advert(peer_id)
         if advert is not None and advert.quotes:
             self.settler.met(peer_id)
+        if self._asker is not None:
+            self._asker.met(peer_id)
 
     def _advert(self, peer_id: str) -> Advert | None:
         row = None if self._node is None else self._node.table.get(peer_id)

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from node.market.further import Further
 from routing.dispatch.unpaid import Unpaid
 from routing.wire.experts import ExpertsRequest
 
@@ -22,13 +23,22 @@ class Payee(Protocol):
     def met(self, peer: str, subnet: str) -> None:
         """Where a peer is."""
 
-    def refusal(self, peer: str, now: float, pending: int = 0) -> str:
-        """Why a peer is not served, with `pending` micro-credits of its calls under way; "" if it is."""
+    drawn: int
+
+    def refusal(self, peer: str, now: float, pending: int = 0, *, is_alone: bool = False) -> str:
+        """Why a peer is not served, with `pending` micro-credits of its calls under way, or of this one alone;
+        "" if it is: then `drawn` is what the last of them took of the newcomers' pool."""
+
+    def give_back(self, peer: str, credits: int, since: float) -> None:
+        """What a call drew that got no answer."""
 
     def served(
         self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
     ) -> None:
-        """A call of a peer has been answered."""
+        """A first call of a layer has been answered for a peer."""
+
+    def lent(self, peer: str, credits: int, now: float) -> None:
+        """A further one, for so many micro-credits."""
 
 
 class Prices(Protocol):
@@ -48,6 +58,7 @@ class PricedCalls:
 
     Attributes:
         unpaid: callers that were refused, and why.
+        further: what further calls of a layer cost; None: nothing.
     """
 
     def __init__(
@@ -64,20 +75,26 @@ class PricedCalls:
         self._met: OrderedDict[str, None] = OrderedDict()
         self._pending: Counter[str] = Counter()
         self.unpaid = Unpaid()
+        self.further: Further | None = None
         self._costs: dict[int, int] = {}  # by id of a request under way
+        self._drawn: dict[int, tuple[int, float]] = {}  # of these, what they took of the pool, and when
 
     def refusal(self, peer_id: str, request: ExpertsRequest) -> str:
         """Why a call is not computed; "" if it is, and then it is under way."""
         if peer_id not in self._met:
             self._meet(peer_id)
         now = self._now()
-        cost = 0
-        if request.call_index == 0:  # of further calls of a layer the first pays
+        if request.call_index == 0:
             cost = self._prices.total_lowest(request.model_id, request.layer, request.experts, now)
-        why = self._payee.refusal(peer_id, now, self._pending[peer_id] + cost)
+        else:
+            cost = self._further_cost(request, now)
+        pending = self._pending[peer_id]
+        why = self._payee.refusal(peer_id, now, pending + cost, is_alone=not pending)
         if not why:
             self._pending[peer_id] += cost
             self._costs[id(request)] = cost
+            if self._payee.drawn:
+                self._drawn[id(request)] = self._payee.drawn, now
             self.unpaid.served(peer_id)
         else:
             self.unpaid.refused(peer_id, why)
@@ -88,12 +105,27 @@ class PricedCalls:
     def served(self, peer_id: str, request: ExpertsRequest) -> None:
         """A call's answer is about to leave."""
         self._ended(peer_id, request)
+        if self._drawn:
+            self._drawn.pop(id(request), None)
+        now = self._now()
         if request.call_index == 0:
-            self._payee.served(peer_id, request.model_id, request.layer, request.experts, self._now())
+            self._payee.served(peer_id, request.model_id, request.layer, request.experts, now)
+        elif cost := self._further_cost(request, now):
+            self._payee.lent(peer_id, cost, now)
 
     def dropped(self, peer_id: str, request: ExpertsRequest) -> None:
         """A call has got no answer."""
         self._ended(peer_id, request)
+        drawn = self._drawn.pop(id(request), None)
+        if drawn is not None:
+            self._payee.give_back(peer_id, *drawn)
+
+    def _further_cost(self, request: ExpertsRequest, now: float) -> int:
+        share = None if self.further is None else self.further.share(request)
+        if share is None:
+            return 0
+        cells = share.cells(request.experts)
+        return share.price(self._prices.total_lowest(request.model_id, request.layer, cells, now))
 
     def _meet(self, peer_id: str) -> None:
         self._met[peer_id] = None

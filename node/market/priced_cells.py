@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -47,13 +48,21 @@ class PricedCells:
         bases = np.array([base[int(layer)] for layer in layers], np.int64)
         return cls(layers, experts, bases, Levels.at_base(len(cells)))
 
-    def following(self, before: PricedCells | None, others: Sequence[Quote]) -> PricedCells:
-        """The same cells: at the levels they had before, or those new here at the mean of others' prices."""
-        start = Levels.of(self.base, self._asked(others))
+    def following(self, before: PricedCells | None, others: Callable[[], Sequence[Quote]]) -> PricedCells:
+        """The same cells: at the levels they had before, or those new here at the mean of others' prices.
+
+        Args:
+            others: what others ask; looked up only if there are new cells.
+        """
+        start, is_new = Levels.at_base(len(self.base)), np.ones(len(self.base), np.bool_)
         level, shown = start.level, start.shown
         if before is not None:
             _, mine, theirs = np.intersect1d(self._keys(), before._keys(), return_indices=True)
             level[mine], shown[mine] = before.levels.level[theirs], before.levels.shown[theirs]
+            is_new[mine] = False
+        if is_new.any():
+            found = Levels.of(self.base[is_new], self._asked(others())[is_new])
+            level[is_new], shown[is_new] = found.level, found.shown
         return PricedCells(self.layers, self.experts, self.base, Levels(level, shown))
 
     def at(self, levels: Levels) -> PricedCells:
@@ -83,16 +92,33 @@ class PricedCells:
 
     def _asked(self, quotes: Sequence[Quote]) -> PriceArray:
         """What is asked for each cell by the quotes that name it, on average; its base price if none does."""
-        asked = self.base.copy()
-        for layer, where in self.by_layer():
-            experts = self.experts[where]
-            sums = np.zeros((2, int(experts[-1]) + 1), np.int64)
-            for quote in quotes:
-                for first, last, price in quote.runs(layer):
-                    sums[:, first : last + 1] += [[price], [1]]
-            total, named = sums[:, experts]
-            asked[where] = np.where(named > 0, total // np.maximum(named, 1), asked[where])
-        return asked
+        numbers, experts = np.unique(self.layers), int(self.experts.max()) + 1
+        shape = (len(numbers) + 1, experts + 1)
+        sums, counts = np.zeros(shape, np.int64).ravel(), np.zeros(shape, np.int64).ravel()
+        for quote in quotes:  # what changes at the corners of runs
+            first, last, start, end, price = _rectangles(quote)
+            above, below = (np.searchsorted(numbers, layer) * shape[1] for layer in (first, last + 1))
+            start, end = np.minimum(start, experts), np.minimum(end, experts)
+            places = np.concatenate([above + start, below + end, above + end, below + start])
+            np.add.at(sums, places, np.concatenate([price, price, -price, -price]))
+            np.add.at(counts, places, np.repeat([1, -1], 2 * len(price)))
+        where = np.searchsorted(numbers, self.layers) * shape[1] + self.experts
+        total, named = (each.reshape(shape).cumsum(0).cumsum(1).ravel()[where] for each in (sums, counts))
+        return np.where(named > 0, total // np.maximum(named, 1), self.base)
 
     def _keys(self) -> npt.NDArray[np.int64]:
         return self.layers << 16 | self.experts
+
+
+def _rectangles(quote: Quote) -> npt.NDArray[np.int64]:
+    """All runs of cells that a quote names, [5, runs]: first layer, last layer, first expert, the one beyond
+    the last, price. At once: a large quote has five thousand."""
+    prices = np.array([0, *quote.prices])
+    lengths = [len(numbers) for _, _, numbers in quote.layers]
+    flat = np.fromiter(chain.from_iterable(numbers for _, _, numbers in quote.layers), np.int64)
+    more, which = np.divmod(flat, len(prices))
+    ends = np.cumsum(more + 1)
+    before = np.append(0, ends[np.cumsum(lengths)[:-1] - 1])  # of each run of layers
+    first, last = np.repeat(np.array([layers[:2] for layers in quote.layers]).T, lengths, axis=1)
+    ends -= np.repeat(before, lengths)
+    return np.stack([first, last, ends - more - 1, ends, prices[which]])[:, which > 0]

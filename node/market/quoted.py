@@ -64,6 +64,7 @@ class Quoted:
         """What a peer asks for a model's cells; None: nothing."""
         known = self._books.get(peer_id)
         if known is not None and model_id in known:
+            self._books.move_to_end(peer_id)
             return known[model_id]
         advert = self._advert(peer_id)
         if advert is None:
@@ -72,8 +73,6 @@ class Quoted:
             known = self._books[peer_id] = {}
             if len(self._books) > MAX_PEERS:
                 self._books.popitem(last=False)
-        else:
-            self._books.move_to_end(peer_id)
         quote = advert.quote(model_id.hex())
         book = known[model_id] = None if quote is None else PriceBook.of(quote, self._most(model_id))
         return book

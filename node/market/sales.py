@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
+import trio
+
+from market.answering import Answers
 from market.books import Books
 from market.price import BasePrices
 from market.quotes import OwnQuotes
@@ -12,10 +15,12 @@ from node.config import MarketConfig
 from node.device.folder import NodeFolder
 from node.market.advisor import Advisor
 from node.market.base_prices import base_prices
-from node.market.neighbourhood import neighbourhood_of, one_a_network
 from node.market.pricing import Pricing
+from node.market.probing import Probing
 from node.market.quote_memory import QuoteMemory
 from node.market.quotes_port import Demand
+from node.market.served import Served
+from node.market.served_memory import ServedMemory
 from node.model.store import Store
 from routing.wire.holdings import Slice
 from routing.wire.quote import Quote
@@ -40,7 +45,9 @@ class Sales:
         self._bases: dict[str, BasePrices] = {}
         self._market = market
         self._demand = Demand(books.payee.demand)
-        self._advisor: Advisor | None = None
+        memory = ServedMemory(folder.served, node.identity.peer_id)
+        self._served = Served(self._demand, self._sold, memory)
+        self._probing = Probing(node, self._models)
         self._pricing = Pricing(
             market,
             node.table,
@@ -48,7 +55,7 @@ class Sales:
             self._base_prices,
             self._demand,
             self._capacity,
-            self._answered,
+            self.answers,
             node.offer_changed,
             memory=QuoteMemory(folder.quotes),
             lifetime=node.place.swarm.advert_seconds,
@@ -69,24 +76,47 @@ class Sales:
         Args:
             store: where the models are.
         """
-        self._advisor = Advisor(
+        return Advisor(
             self._market,
             self._node.identity.peer_id,
             store,
-            self._demand,
+            self._served.a_day,
             self._capacity,
-            self._answered,
+            self.answers,
         )
-        return self._advisor
 
     def served(self, model_id: str) -> dict[int, list[float]]:
-        """Pairs a day that receipts cover lately, by layer and expert, of what is held by choice."""
-        rates = {} if self._advisor is None else self._advisor.served(model_id)
-        return {layer: pairs.round(1).tolist() for layer, pairs in rates.items()}
+        """Pairs a day that receipts cover lately, by layer and expert, whoever chose what is held."""
+        return {layer: pairs.round(1).tolist() for layer, pairs in self._served.a_day(model_id).items()}
+
+    def answers(self) -> Answers:
+        """Which others have answered this node, and which do not."""
+        return self._probing.answers()
+
+    def holders(self) -> tuple[int, int, int]:
+        """How many others that hold anything of what is served here, or may be, have answered, do not
+        answer, and were only heard of."""
+        return self._probing.answers().counts(self._probing.holders())
 
     async def run(self) -> None:
         """Follow need, until cancelled."""
-        await self._pricing.run()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._served.run)
+            nursery.start_soon(self._probing.run)
+            await self._pricing.run()
+
+    def close(self) -> None:
+        """Keep what was served, for the last time."""
+        self._served.close()
+
+    def _sold(self) -> Collection[str]:
+        return {each.model_id for each in self._slices() if each.kind == "experts"}
+
+    def _models(self) -> Collection[str]:
+        """What is served, and what may be."""
+        chosen = self._serving.chosen
+        may_be = set() if chosen is None else {each.model_id for each in chosen.facts()}
+        return {each.model_id for each in self._slices()} | may_be
 
     def _slices(self) -> Sequence[Slice]:
         server = self._serving.server
@@ -105,10 +135,3 @@ class Sales:
         if server is None or server.counts.compute_seconds < MEASURED_SECONDS:
             return 0.0
         return server.counts.pairs / server.counts.compute_seconds
-
-    def _answered(self) -> Collection[str]:
-        """Who is connected has proven its key by a handshake, and answers a PING each second."""
-        endpoint = self._node.endpoint
-        return one_a_network(
-            (each.peer_id, neighbourhood_of(endpoint, each)) for each in endpoint.connections
-        )

@@ -11,12 +11,15 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from market.ledger import Evidence
 from market.market_wire import MAX_MESSAGE_BYTES, PROTOCOL_ID
+from market.receipt import Kind
+from market.step import Step, together
 from relay.rate import Rate
 from routing.backoff import Backoff
 from routing.errors import LocalError, PeerError
@@ -29,8 +32,6 @@ if TYPE_CHECKING:
 
     from market.books import Books
     from market.ledger import Ledger
-    from market.receipt import Kind
-    from market.step import Step
 
 log = logging.getLogger("panal.market")
 
@@ -109,7 +110,6 @@ class Settler:
         self._wake = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._cannot_write = ""
-        self.refusals: dict[str, str] = {}
 
     # --- from the hot path ---
 
@@ -146,10 +146,7 @@ class Settler:
         """
         end = trio.current_time() + seconds
         peers = list({*self._answered, *self._books.payer.open_accounts()})
-        for peer_id in peers:  # signed and written first: then it is offered again after a restart
-            await self._sign(peer_id)
-            if trio.current_time() > end:
-                break
+        await self._sign(peers, end)  # written first: then it is offered again after a restart
         with trio.move_on_at(end):
             async with trio.open_nursery() as nursery:
                 for peer_id in peers:
@@ -157,20 +154,34 @@ class Settler:
                         nursery.start_soon(self._try_exchange, peer_id)
         await self._write(self._books.flush())
 
-    async def _sign(self, peer_id: str) -> None:
-        """Write down what is owed to a peer, without telling it yet."""
+    async def _sign(self, peers: Sequence[str], end: float) -> None:
+        """Write down what is owed to peers, all in one write, without telling them yet.
+
+        Args:
+            end: when no further is signed for; a thousand take 0.1 s.
+        """
+        steps: list[Step] = []
         try:
-            async with self._one_step(peer_id):
-                step = self._books.offer(peer_id, self._now())
-                if step is not None:
-                    await self._written(step)
+            async with AsyncExitStack() as stack:
+                for peer_id in peers:
+                    await stack.enter_async_context(self._one_step(peer_id))
+                    step = self._books.sign_all(peer_id, self._now())
+                    if step is not None:
+                        steps.append(step)
+                    if trio.current_time() > end:
+                        break
+                await self._written(together(steps))
         except LocalError as error:
             self._complain(error)
 
     def _quiet(self) -> list[str]:
         """Peers that are owed something, and whose answers have ended for now."""
         before = trio.current_time() - QUIET_SECONDS
-        return [peer_id for peer_id, at in self._answered.items() if at <= before]
+        quiet = [peer_id for peer_id, at in self._answered.items() if at <= before]
+        for peer_id in quiet:
+            if self._connection(peer_id) is None:  # who comes back is met; the books know what is owed
+                del self._answered[peer_id]
+        return quiet
 
     def _settle_with(self, peers: Sequence[str]) -> None:
         now = trio.current_time()
@@ -201,6 +212,17 @@ class Settler:
             await self._written(self._books.settle(peer_id, credits, kind, self._now()))
         self._settle_with([peer_id])
 
+    async def pardon(self, peer_id: str) -> None:
+        """Forgive a peer that it has signed double, and compare books with it as soon as it is there.
+
+        Raises:
+            LocalError: it has not, or the books cannot be written.
+        """
+        async with self._one_step(peer_id):
+            await self._written(self._books.pardon(peer_id, self._now()))
+        self._greeted.pop(peer_id, None)
+        self.met(peer_id)
+
     async def _try_exchange(self, peer_id: str) -> None:
         """Settle with a peer; what goes wrong is tried again later."""
         try:
@@ -223,7 +245,8 @@ class Settler:
         connection = self._connection(peer_id)
         if connection is None:
             return
-        if self._greeted.get(peer_id) is not connection:
+        # Its account may have been forgotten meanwhile, to make room, and it is a stranger again.
+        if self._greeted.get(peer_id) is not connection or not self._books.account(peer_id).caught_up:
             await self._say(connection, self._books.hello(peer_id))
             self._greeted[peer_id] = connection
             self._greeted = {peer: each for peer, each in self._greeted.items() if each.is_open}
@@ -236,10 +259,10 @@ class Settler:
             if step is None or not step.message:
                 break
             refused = await self._say(connection, step.message)
-            if refused:
-                self.refusals[peer_id] = refused
+            if refused and step.kind is not Kind.WORK:
+                log.info("a settlement waits for %s: %s", peer_id, refused)  # and no receipt for it
+            elif refused:
                 raise PeerError(f"{peer_id} takes no receipt: {refused}", peer=peer_id)
-        self.refusals.pop(peer_id, None)
         self._pauses.worked(peer_id)
 
     async def _say(self, connection: Connection, message: bytes) -> str:
@@ -312,9 +335,17 @@ class Settler:
             LocalError: it cannot be written.
         """
         if step.write:
-            async with self._writing:
-                await trio.to_thread.run_sync(self._ledger.write, step.write)
+            try:
+                async with self._writing:
+                    await trio.to_thread.run_sync(self._ledger.write, step.write)
+            except BaseException:  # not written, or cancelled before it was begun
+                self._books.abandoned(step)
+                raise
         self._books.written(step)
+        for record in step.write:
+            if isinstance(record, Evidence):
+                told = "%s has signed double, and gets no work here: %s (panal market audits)"
+                log.warning(told, record.peer, record.why)
 
     async def _write(self, records: Sequence[Any]) -> None:
         """Write down what nobody waits for."""

@@ -1,16 +1,20 @@
-"""What a node's market tells its status, and the one thing that its owner may change: a debt."""
+"""What a node's market tells its status, and what its owner may change: a debt, and what stands against a
+peer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from market.ledger import Balance
 from market.receipt import Kind
+from node.market.audits_told import audits_told
 from node.market.base_prices import base_prices
 from node.market.price_map import Floats, PriceMap
 from node.market.quote_told import quote_told
-from node.status.facts import Asking, Credit, Market
-from node.status.market_facts import QuotedPrices
+from node.status.facts import Asking, Audits, Credit, Market
+from node.status.market_facts import Pardon, QuotedPrices
 from routing.wire.quote import Quote
 from routing.wire.text import sanitise
 
@@ -27,6 +31,10 @@ MAX_CREDITS = 256
 """Peers whose credit is told of, those with most at stake first; the file has all."""
 
 
+QUOTES_AT_ONCE = 4
+"""Told before others may run: some ms. Of a large swarm's they are seconds together."""
+
+
 class MarketTold:
     """Reads a market's facts off (node.status.sources.MarketFacts)."""
 
@@ -38,24 +46,34 @@ class MarketTold:
 
     def facts(self, now: float) -> Market:
         """As it stands at `now`, unix time."""
-        config, balances = self._config, self._part.books.balances()
+        config, shown = self._config, self._part.books.shown(now, MAX_CREDITS)
         refuses, refused_here = self._part.refuses(), self._part.accounts.unpaid.told()
-        balances.sort(key=lambda each: (-_stake(each), each.peer))
+        answered, silent, heard = (0, 0, 0) if self._part.sales is None else self._part.sales.holders()
         return Market(
             mode=config.mode,
             prefer=config.prefer,
-            owed=sum(max(0, each.owes_us) for each in balances),
-            owes=sum(max(0, -each.owes_us) for each in balances),
+            owed=shown.owed,
+            owes=shown.owes,
             spent_today=self._part.spending.purse.today(now),
             budget_day=config.budget_day,
             budget_answer=config.budget_answer,
             asks=[_asking(quote) for quote in self._part.offered()],
             credits=[
                 _credit(each, refuses.get(each.peer, ""), refused_here.get(each.peer, ""))
-                for each in balances[:MAX_CREDITS]
+                for each in shown.balances
             ],
-            credits_left_out=max(0, len(balances) - MAX_CREDITS),
+            credits_left_out=shown.left_out,
+            holders_answered=answered,
+            holders_silent=silent,
+            holders_heard=heard,
+            audits=self._audits(now),
         )
+
+    def _audits(self, now: float) -> Audits | None:
+        findings = self._part.findings
+        if findings is None:
+            return None
+        return audits_told(findings, self._part.auditor, self._config.audit, now)
 
     def heights(
         self, model_id: str, layers: tuple[int, ...], experts: int, manifest: Manifest, clock: float
@@ -68,18 +86,20 @@ class MarketTold:
             known = self._maps[model_id] = PriceMap(model_id, layers, experts, bases, floor, cap)
         return known.height(self._node.table.rows(), clock)
 
-    def quotes(self, peer_id: str = "") -> list[QuotedPrices]:
+    async def quotes(self, peer_id: str = "") -> list[QuotedPrices]:
         """What live adverts ask, this node's own too.
 
         Args:
             peer_id: of one peer alone, cell by cell.
         """
-        return [
-            quote_told(row.advert, quote, by_cell=bool(peer_id))
-            for row in self._node.table.rows()
-            if not peer_id or row.advert.peer_id == peer_id
-            for quote in row.advert.quotes
-        ]
+        told = []
+        for row in self._node.table.rows():
+            if not peer_id or row.advert.peer_id == peer_id:
+                for quote in row.advert.quotes:
+                    told.append(quote_told(row.advert, quote, by_cell=bool(peer_id)))
+                    if len(told) % QUOTES_AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
+        return told
 
     def served(self, model_id: str) -> dict[int, list[float]]:
         """Pairs a day that receipts cover lately of a model, by layer and expert."""
@@ -94,9 +114,13 @@ class MarketTold:
         """
         await self._part.settler.settle(peer_id, credits, Kind.FORGIVEN if forgiven else Kind.PAID)
 
+    async def pardon(self, peer_id: str) -> Pardon:
+        """Forgive a peer its strikes, and that it has signed double; it is asked, and served, again.
 
-def _stake(balance: Balance) -> int:
-    return abs(balance.owes_us) + balance.unsigned + balance.due
+        Raises:
+            LocalError: nothing stands against it, or that cannot be written.
+        """
+        return await self._part.pardon(peer_id)
 
 
 def _credit(balance: Balance, refuses: str, refused_here: str) -> Credit:
@@ -110,6 +134,7 @@ def _credit(balance: Balance, refuses: str, refused_here: str) -> Credit:
         refuses=sanitise(refuses, WHY_BYTES),
         refused_here=refused_here,
         fault=balance.fault,
+        waiting=balance.waiting,
     )
 
 

@@ -6,13 +6,14 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from market.credits import credits_text
 from node.sizes import size_text
-from node.status.facts import Market, Model, Node, Warning, WarningCode
-from node.status.facts.runs import runs_in_words
+from node.status.facts import Market, Model, Node, Warning, WarningCode, short_id
+from node.status.facts.runs import Runs, runs_in_words
 from routing.advert_rows import Clone
 from routing.not_reached import advice, describe
 from routing.wire.advert import CLOCK_SKEW
@@ -32,6 +33,9 @@ MEMBER_DAYS = 14.0
 
 MAX_OF_A_KIND = 8
 """Warnings about different peers, models or keys; the rest is counted."""
+
+MAX_PAUSED_NAMED = 3
+"""Peers that one line names."""
 
 LINE_BYTES = 400
 
@@ -53,8 +57,10 @@ class Observed:
         listens_to_others: it is not bound to loopback.
         refusing: peers that compute nothing for this node before they are paid, by label, with the reason.
         refused_here: the same the other way round.
-        market: prices, debts, budgets; None where everything is free.
+        market: prices, debts, budgets, audits; None where everything is free.
+        label: what people call a peer.
         asking: holders of this node's model that ask prices, where this node pays none.
+        paused: peers that have some cells of a model and are paused, by name, and how many of them.
     """
 
     now: float
@@ -70,6 +76,8 @@ class Observed:
     refused_here: Mapping[str, str] = field(default_factory=dict)
     asking: Sequence[str] = ()
     market: Market | None = None
+    label: Callable[[str], str] = str
+    paused: Callable[[str, Runs], Mapping[str, int]] = lambda model_id, missing: {}
 
 
 @dataclass(frozen=True)
@@ -94,11 +102,12 @@ class Concerns:
             *_clocks(observed),
             *_disk(observed),
             *_membership(observed),
-            *_missing(models),
+            *_missing(models, observed),
             *_network(node, observed),
             *_relay(node),
             *_failures(observed),
             *_credit(observed),
+            *_convicted(observed),
             *_paused(node),
         ]
         self._since = {
@@ -188,7 +197,7 @@ def _membership(observed: Observed) -> Iterable[_Concern]:
         )  # fmt: skip
 
 
-def _missing(models: Sequence[Model]) -> Iterable[_Concern]:
+def _missing(models: Sequence[Model], observed: Observed) -> Iterable[_Concern]:
     for model in models[:MAX_OF_A_KIND]:
         if "backbone" not in model.here or not model.missing_cells:
             continue
@@ -197,10 +206,20 @@ def _missing(models: Sequence[Model]) -> Iterable[_Concern]:
             "missing-cells",
             "error",
             f"{model.name or model.short_id}: {model.missing_cells:,} cells are served by nobody: "
-            f"{runs_in_words(model.missing)}",
+            f"{runs_in_words(model.missing)}{_who_is_paused(model, observed)}",
             "start a node that serves them (panal init --serve), resume one that is paused, or compute them "
             "here (home_memory in the config)",
         )
+
+
+def _who_is_paused(model: Model, observed: Observed) -> str:
+    """Of the holders of missing cells."""
+    holders = observed.paused(model.id, model.missing)
+    named = [
+        f"{peer}, which has {count:,} of them" for peer, count in list(holders.items())[:MAX_PAUSED_NAMED]
+    ]
+    more = len(holders) - len(named)
+    return f"; paused: {'; '.join(named)}{f'; {more} more' if more else ''}" if named else ""
 
 
 def _network(node: Node, observed: Observed) -> Iterable[_Concern]:
@@ -306,6 +325,41 @@ def _credit(observed: Observed) -> Iterable[_Concern]:
             f"{named} {want} to be paid, and this node signs no receipts: such are served for a while only",
             '[market] mode = "fixed" in the config pays',
         )
+
+
+def _convicted(observed: Observed) -> Iterable[_Concern]:
+    """Peers that gave false answers, as long as they are not asked, and those that have signed double."""
+    market = observed.market
+    if market is None:
+        return
+    audits = market.audits
+    out = [] if audits is None else [each for each in audits.peers if each.until is not None]
+    for peer in out[:MAX_OF_A_KIND]:
+        until = _minute(peer.until or 0.0)
+        yield _Concern(
+            peer.peer,
+            "convicted",
+            "warning",
+            f"{observed.label(peer.peer)} gave false answers: it is not asked until {until}",
+            f"panal market audits shows what was found; panal market pardon {short_id(peer.peer)} lets it in",
+        )
+    if len(out) > MAX_OF_A_KIND:
+        what = f"{len(out) - MAX_OF_A_KIND} more peers gave false answers, and are not asked"
+        yield _Concern("more", "convicted", "warning", what, "panal market audits names them")
+    double = [each for each in market.credits if each.fault]
+    for credit in double[:MAX_OF_A_KIND]:
+        yield _Concern(
+            f"double {credit.peer}",
+            "convicted",
+            "warning",
+            f"{observed.label(credit.peer)} has signed double, and gets no work here: {credit.fault}",
+            f"if its owner restored an old copy of its accounts, panal market pardon {short_id(credit.peer)} "
+            "forgives it",
+        )
+
+
+def _minute(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _paused(node: Node) -> Iterable[_Concern]:

@@ -9,13 +9,14 @@ from pathlib import Path
 from node.status.answers import AnswerRing
 from node.status.concerns import Concerns, Observed
 from node.status.coverage import Coverage
-from node.status.facts import VERSION, Gateway, Market, Status
+from node.status.facts import VERSION, Gateway, Market, Runs, Status, short_id
 from node.status.model_facts import ModelFacts
 from node.status.node_facts import NodeFacts
 from node.status.peer_facts import PeerFacts
 from node.status.sources import Sources
 from node.swarm.node import SwarmNode
 from routing.membership import BadCertificateBytes, MemberCertificate
+from routing.wire.holdings import MAX_NAME_BYTES
 from routing.wire.text import sanitise
 
 DISK_SECONDS = 30.0
@@ -98,7 +99,19 @@ class Gatherer:
             refused_here=self._by_label(self._refused_here(market)),
             market=market,
             asking=[node.ways.label(peer_id) for peer_id in self._asking()],
+            label=node.ways.label,
+            paused=self._paused,
         )
+
+    def _paused(self, model_id: str, missing: Runs) -> Mapping[str, int]:
+        found = self._peers.paused.holders(model_id, missing)
+        return {self._called(peer_id): count for peer_id, count in found.items()}
+
+    def _called(self, peer_id: str) -> str:
+        """A peer by its name and the end of its id."""
+        row = self._swarm_node.table.get(peer_id)
+        name = "" if row is None else sanitise(row.advert.name, MAX_NAME_BYTES)
+        return f"{name} ({short_id(peer_id)})" if name else self._swarm_node.ways.label(peer_id)
 
     def _refusing(self) -> Mapping[str, str]:
         live = self._sources.live

@@ -34,6 +34,22 @@ class QuotedPrices(msgspec.Struct, frozen=True):
     layers: list[tuple[int, list[tuple[int, int, int]]]] = []
 
 
+class Pardon(msgspec.Struct, frozen=True):
+    """What the owner has forgiven a peer, as `POST /api/market/pardon` tells it.
+
+    Attributes:
+        peer: its id.
+        strikes: how many stood against it; 0: none did.
+        until: unix time up to which it was not to be asked; null if it was.
+        fault: what it has signed double, "" if nothing.
+    """
+
+    peer: str
+    strikes: int
+    until: float | None
+    fault: str
+
+
 class MarketSource(Protocol):
     """node.market.told.MarketTold."""
 
@@ -43,11 +59,13 @@ class MarketSource(Protocol):
         self, model_id: str, layers: tuple[int, ...], experts: int, manifest: Manifest, clock: float
     ) -> npt.NDArray[np.float64] | None: ...
 
-    def quotes(self, peer_id: str = "") -> list[QuotedPrices]: ...
+    async def quotes(self, peer_id: str = "") -> list[QuotedPrices]: ...
 
     def served(self, model_id: str) -> dict[int, list[float]]: ...
 
     async def settle(self, peer_id: str, credits: int, *, forgiven: bool) -> None: ...
+
+    async def pardon(self, peer_id: str) -> Pardon: ...
 
 
 def scarcity(

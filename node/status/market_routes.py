@@ -1,8 +1,8 @@
-"""What HTTP tells of the market beyond the status, and settling a debt."""
+"""What HTTP tells of the market beyond the status; settling a debt, pardoning a peer."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -17,7 +17,7 @@ from node.status.token import Token
 from routing.errors import LocalError
 
 MAX_BODY_BYTES = 1_024
-"""Of a settlement: a peer id and an amount."""
+"""Of what changes something: a peer id and an amount."""
 
 MAX_PEER_CHARS = 64
 MAX_MODEL_CHARS = 64
@@ -37,6 +37,19 @@ class _Settlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forgiven: bool = False
 
 
+class _Pardoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `POST /api/market/pardon` takes.
+
+    Attributes:
+        peer: its whole id.
+    """
+
+    peer: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PEER_CHARS)]
+
+
+_Wanted = TypeVar("_Wanted", _Settlement, _Pardoning)
+
+
 class _Handlers:
     def __init__(self, board: StatusBoard, token: Token) -> None:
         self._board = board
@@ -44,28 +57,45 @@ class _Handlers:
 
     async def quotes(self, request: Request) -> Response:
         peer = request.query_params.get("peer", "")[:MAX_PEER_CHARS]
-        return _json(self._market().quotes(peer))
+        return _json(await self._market().quotes(peer))
 
     async def served(self, request: Request) -> Response:
         model_id = request.query_params.get("model", "")[:MAX_MODEL_CHARS]
         return _json(self._market().served(model_id))
 
     async def settle(self, request: Request) -> Response:
-        may_change(request, self._token)
-        market = self._market()
-        body = await request.body()
-        if len(body) > MAX_BODY_BYTES:
-            raise Refusal(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        wanted = await self._wanted(request, _Settlement, '{"peer": ID, "credits": micro-credits}')
         try:
-            wanted = msgspec.json.decode(body, type=_Settlement)
-        except msgspec.DecodeError as error:
-            raise Refusal(400, f'{error}: send {{"peer": ID, "credits": micro-credits}}') from None
-        try:
-            await market.settle(wanted.peer, wanted.credits, forgiven=wanted.forgiven)
+            await self._market().settle(wanted.peer, wanted.credits, forgiven=wanted.forgiven)
         except LocalError as error:
             raise Refusal(409, str(error), code="not_settled") from None
         self._board.changed()
         return _json({"peer": wanted.peer, "credits": wanted.credits, "forgiven": wanted.forgiven})
+
+    async def pardon(self, request: Request) -> Response:
+        wanted = await self._wanted(request, _Pardoning, '{"peer": ID}')
+        try:
+            pardoned = await self._market().pardon(wanted.peer)
+        except LocalError as error:
+            raise Refusal(409, str(error), code="not_pardoned") from None
+        self._board.changed()
+        return _json(pardoned)
+
+    async def _wanted(self, request: Request, form: type[_Wanted], like: str) -> _Wanted:
+        """What a request that may change something asks for.
+
+        Raises:
+            Refusal: it may not, there is no market, or it is no such request.
+        """
+        may_change(request, self._token)
+        self._market()
+        body = await request.body()
+        if len(body) > MAX_BODY_BYTES:
+            raise Refusal(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        try:
+            return msgspec.json.decode(body, type=form)
+        except msgspec.DecodeError as error:
+            raise Refusal(400, f"{error}: send {like}") from None
 
     def _market(self) -> MarketSource:
         market = self._board.sources.market
@@ -83,6 +113,7 @@ def make_market_routes(board: StatusBoard, token: Token) -> list[BaseRoute]:
         Route("/api/market/quotes", handlers.quotes, methods=["GET"]),
         Route("/api/market/served", handlers.served, methods=["GET"]),
         Route("/api/market/settle", handlers.settle, methods=["POST"]),
+        Route("/api/market/pardon", handlers.pardon, methods=["POST"]),
     ]
 
 

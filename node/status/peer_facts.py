@@ -13,6 +13,7 @@ from market.credits import MICRO
 from node.status.coverage import Coverage, Extent
 from node.status.facts import Held, Market, Peer, PeerCalls, Route, short_id
 from node.status.node_facts import host_and_port
+from node.status.paused_holders import PausedHolders
 from node.status.peers_met import PeersMet, State
 from node.status.rates import Share
 from node.status.sources import Sources
@@ -74,6 +75,7 @@ class PeerFacts:
 
     Attributes:
         left_out: peers that there was no room for when it was read last.
+        paused: who has served something and is paused.
     """
 
     def __init__(self, node: SwarmNode, sources: Sources, coverage: Coverage) -> None:
@@ -89,6 +91,7 @@ class PeerFacts:
         self._credits: Mapping[str, int] = {}  # what peers owe, in this round
         self._told: Mapping[str, Holdings] = {}  # what connected peers said that they serve
         self.left_out = 0
+        self.paused = PausedHolders()
 
     def tick(self, now: float, clock: float) -> None:
         """Once a second, whether anybody asks or not: who is there, and what gets lost."""
@@ -103,6 +106,7 @@ class PeerFacts:
             share = losses[each] = self._losses.get(each) or Share(LOSS_SECONDS, LOSS_STEP)
             share.note(each.datagrams_lost, each.datagrams_sent, clock)
         self._losses = losses
+        self.paused.observe(row.advert for row in self._node.table.rows())
         for peer_id in self._routes.keys() - best.keys():
             del self._routes[peer_id]
 

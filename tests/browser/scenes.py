@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 
+import msgspec
 import numpy as np
 
 from node.status import facts
@@ -42,7 +43,18 @@ def full() -> facts.Status:
     failed = facts.Answer(
         42, AT, MODEL, 5, 0, 0, "failed", 0.0, 0.1, 0.0, 0.0, trips, f"layer 3: {HOSTILE} is gone"
     )
+    market = status().market
+    assert market is not None and market.audits is not None
+    credit = msgspec.structs.replace(market.credits[0], refused=HOSTILE, waiting=22_400)
+    liar, doubted = market.audits.peers
+    found = msgspec.structs.replace(market.audits.evidence[0], reason=f"{HOSTILE} {LONG}", pardoned=AT)
+    audits = msgspec.structs.replace(
+        market.audits,
+        peers=[liar, msgspec.structs.replace(doubted, build=HOSTILE)],
+        evidence=[found, msgspec.structs.replace(found, peer=LONG, length=None, pardoned=None)],
+    )
     return status(
+        market=msgspec.structs.replace(market, credits=[credit], audits=audits),
         peers=[
             peer("attic"),
             peer("relayed", name=LONG, route=facts.Route("relayed", LONG, "12D3KooW" + "x" * 44, "tcp")),

@@ -171,6 +171,44 @@ def test_what_answers_cost_is_there_when_something_does(stage: tuple[StagedBoard
     page.has("#cost-words", "credits that others' work costs")
 
 
+def test_who_owes_whom_and_who_answered_falsely(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
+    board, url = stage
+    told = status()
+    board.show(status(market=None))
+    page = tab(url).live()
+    assert page.hidden("#market-section")
+    assert told.market is not None and told.market.audits is not None
+    (credit,) = told.market.credits
+    board.show(status(market=msgspec.structs.replace(told.market, audits=None)))
+    page.has("#credits tbody", "2.50.0312")
+    page.has("#credits tbody", "0.5 signed off, it has not taken it yet")
+    page.has("#credits tbody tr td:first-child", f"attic{credit.peer[-8:]}")
+    assert page.hidden("#audits-part")
+    board.show(told)
+    page.count("#audits tbody tr", 2)
+    liar, doubted = told.market.audits.peers
+    page.has("#audits tbody tr:first-child", "old laptop")
+    page.has("#audits tbody tr:first-child td:last-child", "not until")
+    page.shows("#audits tbody tr:last-child td:last-child", "asked, in dispute")
+    page.has("#audits tbody tr:last-child", "96.20.4 by hearsay90af3e51c27b6d08")
+    page.has("#audited", "5 % of the answers that come here")
+    page.has("#audited", "412, 409 agreed, of them 371 byte for byte")
+    page.page.locator("#found-part summary").click()
+    page.has("#found tbody", "differs from what was computed here")
+    page.has("#found tbody", "2.0e+0")
+    page.keep("market")
+    pardoned = [msgspec.structs.replace(liar, until=None, strikes=0), doubted]
+    found = [msgspec.structs.replace(each, pardoned=AT) for each in told.market.audits.evidence]
+    audits = msgspec.structs.replace(told.market.audits, peers=pardoned, evidence=found)
+    board.show(status(market=msgspec.structs.replace(told.market, audits=audits)))
+    page.shows("#audits tbody tr:first-child td:last-child", "asked")
+    page.has("#found tbody", "pardoned")
+    none = msgspec.structs.replace(audits, share=0.0, checked=0, peers=[], evidence=[])
+    board.show(status(market=msgspec.structs.replace(told.market, credits=[], audits=none)))
+    page.has("#audited", "nothing; who was found out before is not asked all the same")
+    assert page.hidden("#found-part") and page.hidden("#audits") and not page.hidden("#no-credits")
+
+
 def test_nodes_with_little_to_tell(stage: tuple[StagedBoard, str], tab: OpenTab) -> None:
     """A node that has just begun, a relay, one that only asks: each page says what it is and what to do."""
     board, url = stage

@@ -104,7 +104,7 @@ def advise(swarm: Swarm, *flags: str) -> dict[str, Any]:
         done = subprocess.run([*command, *flags], capture_output=True, text=True, timeout=ENOUGH, check=False)
         assert done.returncode == 0, done.stderr
         told.update(json.loads(done.stdout))
-        return bool(told["servers"] == 1)
+        return bool(told["servers"] == told["answered"] == 1)
 
     wait_until(hears_a, ENOUGH, "the command to hear a")
     return told
@@ -127,6 +127,7 @@ def test_two_nodes_serve_everything_between_them(swarm: Swarm) -> None:
 
 def test_what_the_command_says_of_it(swarm: Swarm) -> None:
     told = advise(swarm)
+    assert (told["answered"], told["heard"]) == (1, 0)
     assert told["lacking"] == 48, "only a is there besides"
     assert told["hold"] and told["n_bytes"] <= told["memory"] == swarm.budget
     kept = HomeSet.from_ranges(told["hold"], swarm.shapes)

@@ -221,6 +221,13 @@ def test_a_server_that_turns_liar_contradicts_itself(
                 except Refusal as error:
                     assert name in str(error), error
             assert swarm.quarantined() == {name}
+            server.lie = None
+            await swarm.auditor.settle([name])
+            assert await swarm.auditor.pardon(name) is not None
+            assert not swarm.quarantined() and await swarm.auditor.pardon(name) is None
+            assert await swarm.answer() == plain.answer(PROMPT, TOKENS).text, "it is asked again at once"
+            assert swarm.book.strikes() == [] and all(each.pardoned for each in swarm.book.evidence())
+            assert swarm.auditor.findings.tallies.of(name).differed > 0, "and what it did is not forgotten"
 
     run(main, seconds=240)
 

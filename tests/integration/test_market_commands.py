@@ -1,25 +1,37 @@
-"""`panal market balance | receipts | export | settle | quotes`: on the file, and on a node that runs."""
+"""`panal market balance | receipts | export | settle | quotes | audits | pardon`: on the files, and on a node
+that runs."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from market.credit_line import Terms
+from market.evidence_sqlite import AuditBook
+from market.ledger import Evidence as Proof
+from market.ledger_sqlite import SqliteLedger
+from market.quarantine import Strikes
 from market.receipt import CREDIT, Kind, SignedReceipt
+from market.reputation import Dealings
+from market.tally import Tally
 from node.cli.main import main
 from routing.errors import LocalError
 from routing.identity import Identity
-from tests.market_books import NOW, PRICE, Side, settle
+from tests.attackers import fake
+from tests.market_books import NOW, PRICE, Side, identity, settle
 from tests.swarm_process import Home, NodeProcess, running, start_all
+from tests.unit.test_quarantine import EVIDENCE
 
 PAIRS = 1_000
 OWED = PAIRS * PRICE
@@ -117,6 +129,14 @@ def test_a_debt_is_settled_while_no_node_runs(owner: Owner, capsys: pytest.Captu
     # Until the debtor has signed, the debt stands; but no more than is left of it can be settled.
     err = refused(capsys, "market", "settle", debtor, "2.5", "-c", owner.config)
     assert "2 credits" in err and "2.5 credits cannot be settled" in err
+    told = json.loads(panal(capsys, "market", "balance", "-c", owner.config, "--json"))
+    assert {each["peer"]: each["waiting"] for each in told["peers"]}[debtor] == 600_000
+    text = panal(capsys, "market", "balance", "-c", owner.config)
+    assert "0.6 credits signed off, it has not taken it yet" in text
+    told = json.loads(panal(capsys, "market", "settle", debtor, "all", "-c", owner.config, "--json"))
+    assert told["credits"] == OWED - 600_000, "all is what is left"
+    err = refused(capsys, "market", "settle", debtor, "all", "-c", owner.config)
+    assert f"nothing left to settle with {debtor}: what waits for its signature is 2.6 credits" in err
 
 
 @pytest.mark.parametrize(
@@ -132,6 +152,9 @@ def test_a_debt_is_settled_while_no_node_runs(owner: Owner, capsys: pytest.Captu
         (("receipts", "--days", "0"), "--days 0"),
         (("export", "-o", "/nowhere/file"), "/nowhere/file cannot be written"),
         (("quotes",), "no node runs"),
+        (("pardon", "nobody"), "no peer 'nobody' is known here: panal market audits shows"),
+        (("pardon", "{debtor}"), "nothing stands against {debtor}: there is nothing to be pardoned"),
+        (("audits", "--limit", "0"), "--limit 0"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -139,6 +162,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     words = [each.format(debtor=owner.debtor.peer, creditor=owner.creditor.peer) for each in arguments]
     arguments = ("--", *words[1:3]) if words[0] == "settle" else tuple(words[1:])
+    says = says.format(debtor=owner.debtor.peer)
     assert says in refused(capsys, "market", words[0], "-c", owner.config, *arguments)
 
 
@@ -147,6 +171,61 @@ def test_without_books_it_says_who_makes_them(tmp_path: Path, capsys: pytest.Cap
     config.write_text(f'store = "{tmp_path}/store"\nidentity = "identity.key"\n')
     Identity.load_or_create(tmp_path / "identity.key")
     assert "there are no accounts yet" in refused(capsys, "market", "balance", "-c", config)
+    assert "no call was run again yet" in panal(capsys, "market", "audits", "-c", config)
+    told = json.loads(panal(capsys, "market", "audits", "-c", config, "--json"))
+    assert (told["peers"], told["evidence"], told["double"]) == ([], [], [])
+    assert "no peer 'x' is known here" in refused(capsys, "market", "pardon", "x", "-c", config)
+    assert not (tmp_path / "audit.db").exists() and not (tmp_path / "market.db").exists()
+
+
+# --- who answered falsely, and who has signed double ---
+
+
+def find_out(folder: Path, debtor: str) -> str:
+    """Earlier audits of a node have found a liar, whose id it is; and a peer of its books signs double."""
+    liar, now = identity("liar").peer_id, time.time()
+    with closing(AuditBook(folder / "audit.db")) as book:
+        strikes = Strikes(2, now + 1_200.0, now)
+        book.strike(liar, strikes, replace(EVIDENCE, peer_id=liar, at=now, cosine=1.98, reason="differs"))
+        book.keep_tallies([(debtor, Tally(30, 30, "90af")), (liar, Tally(40, 38, "17cd"))])
+        book.keep_dealings([(debtor, Dealings(0, 30.0, 0.0))])
+    with closing(SqliteLedger(folder / "market.db")) as ledger:
+        one, other = fake("debtor", "market", 5), fake("debtor", "market", 6)
+        ledger.write([Proof(debtor, "two receipts number 1 say different things", one, other, int(now))])
+    return liar
+
+
+def test_audits_are_shown_and_forgiven_while_no_node_runs(
+    owner: Owner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    debtor, config = owner.debtor.peer, owner.config
+    liar = find_out(config.parent, debtor)
+    told = json.loads(panal(capsys, "market", "audits", "-c", config, "--json"))
+    out, other = told["peers"]
+    assert (out["peer"], out["strikes"], out["checked"], out["agreed"]) == (liar, 2, 40, 38)
+    assert out["until"] > time.time() and other["until"] is None
+    assert (other["peer"], other["build"], other["standing"]) == (debtor, "90af", 18.0)
+    (found,) = told["evidence"]
+    assert (found["peer"], found["cosine"], found["pardoned"]) == (liar, 1.98, None)
+    assert found["answer"] == EVIDENCE.answer.hex() != found["other_answer"]
+    (double,) = told["double"]
+    assert (double["peer"], double["pardoned"], len(double["receipts"])) == (debtor, None, 2)
+    text = panal(capsys, "market", "audits", "-c", config)
+    assert "17cd" in text and "2.0e+00" in text and "differs" in text
+    assert f"{debtor} has signed double: two receipts number 1 say different things" in text
+
+    told = json.loads(panal(capsys, "market", "pardon", liar[-8:], "-c", config, "--json"))
+    assert (told["peer"], told["strikes"], told["fault"]) == (liar, 2, "")
+    assert "nothing stands against" in refused(capsys, "market", "pardon", liar, "-c", config)
+    text = panal(capsys, "market", "pardon", debtor[-8:], "-c", config)
+    assert text.startswith(f"{debtor}: that it has signed double forgiven")
+    assert "nothing stands against" in refused(capsys, "market", "pardon", debtor, "-c", config)
+    told = json.loads(panal(capsys, "market", "audits", "-c", config, "--json"))
+    assert all(each["strikes"] == 0 and each["until"] is None for each in told["peers"])
+    assert told["evidence"][0]["pardoned"] and told["double"][0]["pardoned"], "it is kept, and marked"
+    assert "(pardoned " in panal(capsys, "market", "audits", "-c", config)
+    told = json.loads(panal(capsys, "market", "balance", "-c", config, "--json"))
+    assert not any(each["fault"] for each in told["peers"])
 
 
 # --- on a node that runs ---
@@ -157,6 +236,7 @@ def seller(tmp_path_factory: pytest.TempPathFactory, demo_model: Path) -> Iterat
     """A node that sells, with the owner's books."""
     folder = tmp_path_factory.mktemp("seller")
     owner = Owner(folder / "owner")
+    find_out(folder / "owner", owner.creditor.peer)
     rest = '[market]\nmode = "fixed"\nprice = 200\n[http]\nlisten = "127.0.0.1:0"\n'
     home = Home(
         folder / "owner", folder / "store", demo_model, experts="0-11", swarm="lan = false", rest=rest
@@ -192,11 +272,42 @@ def test_a_running_node_tells_quotes_and_settles(
         (each["kind"], each["micro_credits"], each["full"]) for each in receipts
     ]
     assert "cannot be settled" in refused(capsys, "market", "settle", owner.debtor.peer, "1", "-c", config)
+    told = json.loads(panal(capsys, "market", "balance", "-c", config, "--json"))
+    assert {each["peer"]: each["waiting"] for each in told["peers"]}[owner.debtor.peer] == OWED
+    err = refused(capsys, "market", "settle", owner.debtor.peer, "all", "-c", config)
+    assert "nothing left to settle" in err and "2.6 credits" in err
     assert OWED == 2.6 * CREDIT
 
 
 @pytest.mark.slow
-def test_settling_by_http_takes_the_token(seller: tuple[Owner, NodeProcess]) -> None:
+def test_a_running_node_tells_audits_and_pardons(
+    seller: tuple[Owner, NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One without a backbone, by what earlier runs found; it serves the pardoned again."""
+    owner, node = seller
+    config, creditor = node.home.config, owner.creditor.peer
+    liar = identity("liar").peer_id
+    told = json.loads(panal(capsys, "market", "audits", "-c", config, "--json"))
+    assert [each["peer"] for each in told["peers"] if each["until"]] == [liar]
+    status = json.loads(panal(capsys, "status", "-c", config, "--json"))
+    (warning,) = [each for each in status["warnings"] if each["code"] == "convicted"]
+    assert f"{creditor} has signed double, and gets no work here" in warning["what"]
+    assert f"panal market pardon {creditor[-8:]}" in warning["advice"]
+    told = json.loads(panal(capsys, "market", "pardon", creditor[-8:], "-c", config, "--json"))
+    assert told["fault"].startswith("two receipts") and told["strikes"] == 0
+    assert panal(capsys, "market", "pardon", liar, "-c", config) == f"{liar}: 2 strikes forgiven\n"
+    for peer in (creditor, liar):
+        assert f"nothing stands against {peer}" in refused(capsys, "market", "pardon", peer, "-c", config)
+    status = json.loads(panal(capsys, "status", "-c", config, "--json"))
+    assert not [each for each in status["warnings"] if each["code"] == "convicted"]
+    assert not any(each["fault"] for each in status["market"]["credits"])
+    told = json.loads(panal(capsys, "market", "audits", "-c", config, "--json"))
+    assert told["evidence"][0]["pardoned"] and told["double"][0]["pardoned"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["settle", "pardon"])
+def test_what_changes_something_takes_the_token(seller: tuple[Owner, NodeProcess], what: str) -> None:
     _, node = seller
     folder = node.home.folder
     address = json.loads((folder / "http.json").read_text())["address"]
@@ -204,7 +315,7 @@ def test_settling_by_http_takes_the_token(seller: tuple[Owner, NodeProcess]) -> 
 
     def post(body: bytes, **headers: str) -> int:
         request = urllib.request.Request(
-            f"{address}/api/market/settle", body, {"Content-Type": "application/json", **headers}
+            f"{address}/api/market/{what}", body, {"Content-Type": "application/json", **headers}
         )
         try:
             with urllib.request.urlopen(request, timeout=30) as response:
@@ -214,12 +325,22 @@ def test_settling_by_http_takes_the_token(seller: tuple[Owner, NodeProcess]) -> 
             assert "Traceback" not in str(told)
             return error.code
 
-    good = json.dumps({"peer": "12D3KooWnobody", "credits": 1}).encode()
+    amount = {"credits": 1} if what == "settle" else {}
+    good = json.dumps({"peer": "12D3KooWnobody"} | amount).encode()
     assert post(good) == 403
+    assert post(good, Origin="http://example.com") == 403
+    assert post(good, Host="example.com", **{"X-Panal-Token": token}) == 421
     assert post(good, **{"X-Panal-Token": "wrong"}) == 403
     right = {"X-Panal-Token": token}
     assert post(good, **right) == 409
-    for bad in (b"", b"{}", b"[]", b'{"peer": "x", "credits": 0}', b'{"peer": "x", "credits": 1.5}'):
+    for bad in (
+        b"",
+        b"{}",
+        b"[]",
+        b'{"peer": "x", "credits": 0}',
+        b'{"peer": "x", "credits": 1.5}',
+        b'{"peer": ""}',
+    ):
         assert post(bad, **right) == 400
     assert post(b" " * 2_000, **right) == 413
 

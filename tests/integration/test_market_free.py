@@ -21,7 +21,7 @@ from tests.swarm_process import Home, NodeProcess, running
 pytestmark = pytest.mark.slow
 
 PROTOCOL = "/panal/market/1"
-FILES = ("market.db", "market.lock", "quotes.bin", "audit.db", "spent.json")
+FILES = ("market.db", "market.lock", "quotes.bin", "served.bin", "audit.db", "spent.json")
 
 
 def home(folder: Path, model: Path) -> Home:
@@ -42,7 +42,7 @@ def test_nothing_of_the_market_is_made(tmp_path: Path, demo_model: Path) -> None
             await answering.ready()
         assert answering.live is not None
         assert answering.live.port._star.on_answer is None
-        assert PROTOCOL not in node.endpoint.protocols()
+        assert not {PROTOCOL, "/panal/vouch/1"} & set(node.endpoint.protocols())
         assert node.last_words == []
         assert decode_advert(node._announcer.data).advert.quotes == []
         async with listening({}) as stranger:

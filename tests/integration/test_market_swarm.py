@@ -19,8 +19,11 @@ from market.credit_line import Terms
 from market.evidence_sqlite import AuditBook
 from market.ledger_sqlite import SqliteLedger
 from market.receipt import Kind
+from node.cli.main import main
+from node.market import advising
 from node.market.quotes_port import OwnPrices
 from routing.identity import Identity
+from tests.ready_panal import run_panal
 from tests.swarm_process import Home, NodeProcess, generate, running, start_all, wait_until
 
 pytestmark = pytest.mark.slow
@@ -67,8 +70,14 @@ class Village:
     def __init__(self, folder: Path, model: Path) -> None:
         self.folder, self.model = folder, model
 
-    def server(self, name: str, market: str, launch: Callable[..., Any] = subprocess.Popen) -> NodeProcess:
-        rest = f'[market]\nmode = "fixed"\n{market}\n[http]\nlisten = "off"\n'
+    def server(
+        self,
+        name: str,
+        market: str,
+        launch: Callable[..., Any] = subprocess.Popen,
+        http: str = "off",
+    ) -> NodeProcess:
+        rest = f'[market]\nmode = "fixed"\n{market}\n[http]\nlisten = "{http}"\n'
         home = Home(self.folder / name, self.folder / "store", self.model, "0-11", swarm=LINES, rest=rest)
         return NodeProcess(home, launch)
 
@@ -192,8 +201,35 @@ def is_settled(payer: Home, servers: Sequence[NodeProcess], total: int) -> bool:
     return sum(owes) == total and all(agree(payer, server.home) for server in servers)
 
 
-def test_who_is_killed_goes_on_and_nothing_that_both_signed_is_lost(village: Village) -> None:
-    payee = village.server("alone", "price = 100\naudit = 0.0")  # which nobody but this payer knows of
+def told_of_itself(home: Home, what: str) -> Any:
+    """What a running node tells by HTTP."""
+    url = json.loads((home.folder / "http.json").read_text(encoding="utf-8"))["address"]
+    with urllib.request.urlopen(f"{url}{what}", timeout=SOON) as response:
+        return json.loads(response.read())
+
+
+def work_of(home: Home) -> dict[str, list[float]]:
+    """Pairs a day that a running node has been signed for, by layer."""
+    (quote,) = (each for each in told_of_itself(home, "/api/market/quotes") if each["peer"] == home.peer_id)
+    told: dict[str, list[float]] = told_of_itself(home, f"/api/market/served?model={quote['model']}")
+    return told
+
+
+def advised(home: Home, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `panal market advise` says to a node."""
+    capsys.readouterr()
+    assert main(["market", "advise", "-c", str(home.config), "--memory", "100%", "--json"]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_who_is_killed_goes_on_and_nothing_that_both_signed_is_lost(
+    village: Village, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And who serves all layers, chosen by its owner, knows what it was paid for; after a restart too."""
+    payee = village.server(
+        "alone", "price = 100\naudit = 0.0", http="127.0.0.1:0"
+    )  # only this payer knows it
     home = village.backbone("keeper", 'prefer = "fast"\naudit = 0.0', [payee], http="127.0.0.1:0")
     payer = NodeProcess(home)
 
@@ -227,6 +263,21 @@ def test_who_is_killed_goes_on_and_nothing_that_both_signed_is_lost(village: Vil
         payer.start().ready()  # and has what it signed countersigned when the two meet again
         say(home, "while")
         wait_until(settled(max(third, signed)), SOON, "the receipt of before")
+        payer.interrupt()  # from now on nobody asks for anything
+        work = work_of(payee.home)
+        assert len(work) == 4 and all(sum(pairs) > 0 for pairs in work.values())
+        monkeypatch.setattr(advising, "LISTEN_SECONDS", 0.5)
+        payee.interrupt()
+        assert (payee.home.folder / "served.bin").stat().st_mode & 0o777 == 0o600
+        told = advised(payee.home, capsys)  # by what it has written down
+        assert told["income_now"] > 0 and told["is_measured"]
+        payee.start().ready()
+        again = work_of(payee.home)
+        assert {layer: [pairs > 0 for pairs in row] for layer, row in again.items()} == {
+            layer: [pairs > 0 for pairs in row] for layer, row in work.items()
+        }
+        told = advised(payee.home, capsys)
+        assert told["income_now"] > 0 and told["is_measured"]
 
 
 def test_a_payer_over_its_line_is_told_why_and_works_again_after_settling(village: Village) -> None:
@@ -252,8 +303,11 @@ def test_a_payer_over_its_line_is_told_why_and_works_again_after_settling(villag
         assert owed(strict.home, home.peer_id) < debt
 
 
-def test_a_server_that_turns_liar_is_found_and_the_answer_is_right(village: Village) -> None:
-    """It is the cheapest, so it has all the work; others compute that again and find it out."""
+def test_a_server_that_turns_liar_is_found_and_the_answer_is_right(
+    village: Village, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the cheapest, so it has all the work; others compute that again and find it out. Its owner sees
+    that; it stays out over a restart, without audits too, until it is pardoned."""
     flag = village.folder / "lie"
     liar = village.server("liar", "price = 50\naudit = 0.0", lying(flag))
     others = [village.server(f"honest{number}", "price = 400\naudit = 0.0") for number in range(2)]
@@ -287,6 +341,81 @@ def test_a_server_that_turns_liar_is_found_and_the_answer_is_right(village: Vill
         after = say(home, "class")
         assert set(after["usage"]["panal"]["cost_by_peer"]) <= {other.peer_id for other in others}
         assert quarantined(home) == {liar.peer_id}
+        prompts = ("import os", "class A:", "def f(x):")
+        right = [say(home, prompt)["choices"][0]["text"] for prompt in prompts]
+        rightly_batched(village, servers, dict(zip(prompts, right, strict=True)))
+
+        found = found_out(home, liar.peer_id, capsys)
+        assert found["share"] == 1.0 and found["agreed"] > 0 and found["convicted"] >= 1
+        assert f"{liar.peer_id} gave a false answer for layer" in payer.log
+        assert "(panal market audits)" in payer.log
+
+        payer.interrupt()  # nothing is run again from now on, and it is not asked all the same
+        home.rest = home.rest.replace("audit = 1.0", "audit = 0.0")
+        home.write()
+        flag.unlink()
+        payer.start().ready()
+        for server in servers:
+            payer.wait_said("connected", SOON, peer=server.peer_id)
+            payer.wait(lambda s=server: s.peer_id in payer.table, SOON, "its advert")  # type: ignore[misc]
+        for number in range(3):
+            without = say(home, f"import {number}")
+            assert set(without["usage"]["panal"]["cost_by_peer"]) <= {other.peer_id for other in others}
+        assert found_out(home, liar.peer_id, capsys)["share"] == 0.0
+        told = command(capsys, "pardon", liar.peer_id[-8:], "-c", str(home.config), "--json")
+        assert told["strikes"] == 1 and quarantined(home) == set()
+        end = time.monotonic() + SOON
+        while not share(say(home, f"def pardoned_{int(end)}("), liar, prices):
+            assert time.monotonic() < end, "it is not asked again"
+        warnings = told_of_itself(home, "/api/status")["warnings"]
+        assert "convicted" not in [each["code"] for each in warnings]
+
+
+def rightly_batched(village: Village, servers: Sequence[NodeProcess], right: Mapping[str, str]) -> None:
+    """`panal generate --prompts` of a newcomer finds a liar out and gives what is right all the same.
+
+    Args:
+        right: text by prompt.
+    """
+    file = village.folder / "prompts"
+    file.write_text("\n".join(right), encoding="utf-8")
+    home = village.backbone("batch", 'prefer = "cheap"\naudit = 1.0', servers)
+    end = time.monotonic() + SOON
+    while True:  # where nobody else is connected in time, nobody finds it out
+        done = run_panal("generate", "-c", home.config, "--prompts", file, "-n", 16, "--json")
+        if quarantined(home):
+            break
+        assert time.monotonic() < end, done
+    *told, whole = map(json.loads, done.stdout.splitlines())
+    failed = whole["failed"]  # none, unless the machine is so busy that audits come late
+    assert done.returncode == bool(failed) and len(failed) < len(right), done
+    texts = {each["prompt"]: each["text"] for each in told if "text" in each}
+    for number, text in enumerate(right.values(), 1):
+        assert number in failed or texts[number] == text
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """`panal market ... --json`, which works."""
+    capsys.readouterr()
+    assert main(["market", *arguments]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def found_out(home: Home, liar: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What a node that runs tells of a liar, by its API and by the command: the same."""
+    status = told_of_itself(home, "/api/status")
+    audits: dict[str, Any] = status["market"]["audits"]
+    (out,) = [each for each in audits["peers"] if each["until"] is not None]
+    assert out["peer"] == liar and out["strikes"] == 1 and out["checked"] > out["agreed"]
+    assert audits["evidence"][0]["peer"] == liar and audits["evidence"][0]["cosine"] > 1
+    (warning,) = [each for each in status["warnings"] if each["code"] == "convicted"]
+    assert liar in warning["what"] and "it is not asked until" in warning["what"]
+    assert f"panal market pardon {liar[-8:]}" in warning["advice"]
+    told = command(capsys, "audits", "-c", str(home.config), "--json")
+    assert [each["peer"] for each in told["peers"] if each["until"]] == [liar]
+    assert told["evidence"][0]["peer"] == liar and len(told["evidence"][0]["answer"]) == 64
+    return audits
 
 
 def quarantined(home: Home) -> set[str]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pytest
 import trio
 
+from node.market.further import Further
 from node.market.priced import PricedCalls
 from node.serve import server as server_module
 from routing.dispatch.quic_peer import QuicExpertPeer
@@ -27,11 +28,12 @@ class Books:
         self.line = line
         self.owed: dict[str, int] = {}
         self.asked: list[int] = []
+        self.drawn = 0
 
     def met(self, peer: str, subnet: str) -> None:
         assert subnet == ""
 
-    def refusal(self, peer: str, now: float, pending: int = 0) -> str:
+    def refusal(self, peer: str, now: float, pending: int = 0, *, is_alone: bool = False) -> str:
         self.asked.append(pending)
         owed = self.owed.get(peer, 0) + pending
         return f"you would owe {owed} of {self.line}: pay" if owed > self.line else ""
@@ -39,7 +41,13 @@ class Books:
     def served(
         self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
     ) -> None:
-        self.owed[peer] = self.owed.get(peer, 0) + PRICE * experts.size
+        self.lent(peer, PRICE * experts.size, now)
+
+    def lent(self, peer: str, credits: int, now: float) -> None:
+        self.owed[peer] = self.owed.get(peer, 0) + credits
+
+    def give_back(self, peer: str, credits: int, since: float) -> None:
+        raise AssertionError("nothing was drawn")
 
     def total_lowest(self, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float) -> int:
         return PRICE * int(experts.size)
@@ -132,10 +140,12 @@ def test_a_call_that_gets_no_answer_costs_nothing(model: ModelParts) -> None:
     run(test)
 
 
-def test_further_calls_of_a_layer_are_part_of_the_price_of_the_first(model: ModelParts) -> None:
+def test_what_no_first_call_is_of_costs_nothing(model: ModelParts) -> None:
+    """A server refuses such a call before: the model has none."""
     asked = request(model, call_index=1)
     books = Books(line=0)
     calls = PricedCalls(books, books, lambda: 0.0)
+    calls.further = Further(lambda model_id: model.manifest)
     assert calls.refusal("a", asked) == "" and books.asked == [0]
     calls.served("a", asked)
     assert books.owed == {}

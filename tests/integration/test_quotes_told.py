@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 import trio
 
+from market.answering import Answers
 from market.price_book import PriceBook
 from node.config.settings import MarketConfig
 from node.market.pricing import Pricing
@@ -43,7 +44,7 @@ class Seller:
             lambda model_id: {0: BASE},
             self,
             lambda: 1_000.0,
-            lambda: set(made.links.serving),
+            lambda: Answers.of(dict.fromkeys(made.links.serving, "")),
             made.offer_changed,
             memory=QuoteMemory(self.folder / "quotes"),
             lifetime=made.place.swarm.advert_seconds,

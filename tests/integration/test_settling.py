@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ import trio
 from market.books import Books
 from market.credit_line import Terms
 from market.ledger_sqlite import SqliteLedger
-from market.market_wire import MAX_MESSAGE_BYTES, PROTOCOL_ID
+from market.market_wire import MAX_MESSAGE_BYTES, PROTOCOL_ID, Offer, encode
 from market.price_book import PriceBook
 from market.quotes import OwnQuotes
+from market.receipt import Kind, sign
+from market.vouch_wire import PROTOCOL_ID as VOUCH_PROTOCOL_ID
 from node.market import settling
 from node.market.quotes_port import OwnPrices
 from node.market.settling import Settler
+from node.market.vouching import Teller
 from routing.errors import PeerError
 from routing.identity import Identity
 from routing.quic.connection import Connection
@@ -75,7 +78,9 @@ async def side(folder: Path, name: str) -> AsyncIterator[Side]:
     ledger = SqliteLedger(folder / f"{name}.db")
     books = Books(identity, Terms(1000 * CREDIT, 200 * CREDIT), prices, ledger.load(time.time()))
     settler = Settler(books, ledger, lambda peer_id: endpoint.connection_to(peer_id), time.time)
-    endpoint = Endpoint(identity, listen=("127.0.0.1", 0), handlers={PROTOCOL_ID: settler.serve})
+    teller = Teller(books.has_receipts, books.vouches, time.time)
+    handlers = {PROTOCOL_ID: settler.serve, VOUCH_PROTOCOL_ID: teller.serve}
+    endpoint = Endpoint(identity, listen=("127.0.0.1", 0), handlers=handlers)
     async with trio.open_nursery() as nursery:
         await nursery.start(endpoint.run)
         nursery.start_soon(settler.run)
@@ -185,6 +190,30 @@ def test_a_payee_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
             with trio.fail_after(settling.ANSWER_SECONDS - 1):  # it is not waited for until it is late
                 await payer.settler.finish(seconds=0.1)
             nursery.cancel_scope.cancel()
+
+    run(test)
+
+
+def test_who_has_signed_double_is_named_and_once_pardoned_settles_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        async with side(tmp_path, "payer") as payer, side(tmp_path, "payee") as payee:
+            connection = await payer.endpoint.connect(address_of(payee.endpoint))
+            total = work(payer, payee)
+            await settled(payer, payee, total)
+            account = payee.books.account(payer.peer_id)
+            full = account.accepting(False, Kind.WORK).full
+            assert full is not None
+            other = sign(replace(full.receipt, credits=full.receipt.credits + 1), payer.identity.private_key)
+            await answer_to(connection, encode(Offer(other)))
+            assert account.fault and payee.books.payee.refusal(payer.peer_id, time.time())
+            (line,) = [each.getMessage() for each in caplog.records if "signed double" in each.getMessage()]
+            assert line.startswith(f"{payer.peer_id} has signed double, and gets no work here: two receipts")
+            await payee.settler.pardon(payer.peer_id)
+            assert not account.fault and payee.ledger.evidence()[0].pardoned
+            total += work(payer, payee)
+            await settled(payer, payee, total)
 
     run(test)
 

@@ -245,6 +245,20 @@ def test_pausing_is_seen_here_and_by_peers_and_takes_the_token(swarm: Swarm) -> 
     swarm.a.wait(lambda: swarm.a.table.get(swarm.w.peer_id) == 1, 30, "w's advert to name its slice again")
 
 
+def test_missing_cells_name_the_peer_that_is_paused(swarm: Swarm) -> None:
+    def missing() -> str:
+        return "".join(each.what for each in swarm.status().warnings if each.code == "missing-cells")
+
+    assert missing() == ""
+    assert swarm.panal("pause", config=swarm.b.home.config).returncode == 0
+    wait_until(lambda: "paused: " in missing(), 30, "the warning")
+    what = missing()
+    assert "24 cells are served by nobody: layers 0-3: experts 6-11; paused: b (" in what
+    assert what.endswith(f"{swarm.b.peer_id[-4:]}), which has 24 of them")
+    assert swarm.panal("resume", config=swarm.b.home.config).returncode == 0
+    wait_until(lambda: missing() == "", 30, "b to serve again")
+
+
 def test_a_killed_peer_is_offline_within_ten_seconds_and_comes_back(swarm: Swarm) -> None:
     with httpx.stream("GET", f"{swarm.url}/api/events", timeout=30) as response:
         events = _events(response)

@@ -131,7 +131,7 @@ def test_who_settles_what_nobody_owes_takes_no_room() -> None:
             receipt = Receipt(kind, ann.peer, peer.peer_id, epoch_of(NOW), 1, (0, 0), 0, 1)
             reply = tell(ann, peer.peer_id, sign(receipt, peer.private_key))
             assert isinstance(reply, NotSigned) and reply.reason is Reason.BEHIND
-        assert ann.books.balances() == [] and ann.ledger.balances() == []
+        assert ann.books.balances(NOW) == [] and ann.ledger.balances() == []
         ann.ledger.close()
 
 

@@ -15,12 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from market.receipt import EPOCH_SECONDS, Kind
 from market.stream import GRACE
 from tests.market_books import folder
+from tests.market_crowd import PEERS, Crowd
 from tests.market_world import CRASHES, STAGES, World
 
 WAITS = (30, GRACE + 100, EPOCH_SECONDS - 1, EPOCH_SECONDS + GRACE + 1)
 """Seconds: within an epoch, out of its grace, just into the next, over one."""
 
 SIDE = st.sampled_from([0, 1])
+PEER = st.integers(0, PEERS - 1)
 CRASH = st.sampled_from([*[""] * 9, *CRASHES])
 
 
@@ -124,3 +126,101 @@ def test_two_nodes_that_wander_for_days_still_agree() -> None:
             seen += world.seen
     # It has tested what it says: receipts that count, were behind, came too late; processes that died.
     assert seen["Countersigned"] > 400 and seen["BEHIND"] > 10 and seen["CLOSED"] > 3 and seen["crash"] > 50
+
+
+class FullBooks(RuleBasedStateMachine):
+    """Peers come and go where there is room for few of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = folder()
+        self.crowd = Crowd(self._folder.__enter__())
+
+    def teardown(self) -> None:
+        try:
+            while self.crowd.under_way:
+                self.crowd.write()
+            self.crowd.check()
+            self.crowd.crash()
+            self.crowd.check()
+        finally:
+            self.crowd.close()
+            self._folder.__exit__(None, None, None)
+
+    @rule(number=PEER, credits=st.integers(1, 10**7), double=st.sampled_from([False] * 5 + [True]))
+    def offer(self, number: int, credits: int, double: bool) -> None:
+        self.crowd.offer(number, credits, double=double)
+
+    @rule(number=PEER)
+    def forgive(self, number: int) -> None:
+        self.crowd.forgive(number)
+
+    @rule(number=PEER, pairs=st.integers(1, 100))
+    def serve(self, number: int, pairs: int) -> None:
+        self.crowd.serve(number, pairs)
+
+    @rule()
+    def flush(self) -> None:
+        self.crowd.flush()
+
+    @precondition(lambda self: self.crowd.under_way)
+    @rule()
+    def write(self) -> None:
+        self.crowd.write()
+
+    @precondition(lambda self: self.crowd.under_way)
+    @rule()
+    def fail(self) -> None:
+        self.crowd.fail()
+
+    @rule()
+    def crash(self) -> None:
+        self.crowd.crash()
+
+    @rule(hours=st.integers(1, 3))
+    def wait(self, hours: int) -> None:
+        self.crowd.wait(hours)
+
+    @invariant()
+    def holds(self) -> None:
+        self.crowd.check()
+
+
+TestFullBooks = FullBooks.TestCase
+TestFullBooks.settings = TestHonestPair.settings
+
+
+def test_where_peers_crowd_the_file_says_what_the_memory_does() -> None:
+    """An account that makes room must not begin a step before that is written: the file would then know of
+    its past only what came after."""
+    seen: Counter[str] = Counter()
+    for seed in range(12):
+        rng = random.Random(seed)
+        with folder() as path:
+            crowd = Crowd(path)
+            for _ in range(300):
+                number = rng.randrange(PEERS)
+                match rng.choices(range(8), (40, 30, 8, 6, 4, 4, 1, 2))[0]:
+                    case 0:
+                        crowd.offer(number, rng.randrange(1, 10**7), double=rng.random() < 0.15)
+                    case 1:
+                        crowd.write()
+                    case 2:
+                        crowd.serve(number, rng.randrange(1, 100))
+                    case 3:
+                        crowd.forgive(number)
+                    case 4:
+                        crowd.fail()
+                    case 5:
+                        crowd.flush()
+                    case 6:
+                        crowd.crash()
+                    case 7:
+                        crowd.wait(1)
+                crowd.check()
+            while crowd.under_way:
+                crowd.write()
+            crowd.check()
+            crowd.close()
+            seen += crowd.seen
+    assert seen["written"] > 500 and seen["forgotten"] > 100 and seen["failed"] > 50 and seen["FULL"] > 50

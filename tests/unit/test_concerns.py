@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from node.status import facts
 from node.status.concerns import ALONE_SECONDS, MAX_OF_A_KIND, Concerns, Observed
 from node.status.facts.runs import runs_in_words
 from routing.advert_rows import Clone
-from tests.status_facts import AT, model, node
+from tests.status_facts import AT, audits, model, node
 
 CALM = node(state="serving", pause=None)
 WHOLE = model(missing=[], missing_cells=0)
@@ -102,6 +103,18 @@ def test_missing_cells_of_a_model_that_is_only_heard_of_are_nobodys_concern() ->
     assert told(models=(model(here=["serves"]),)) == []
 
 
+def test_missing_cells_name_the_peers_that_are_paused_and_have_them() -> None:
+    peers = {f"peer {number}": 5 - number for number in range(5)}
+    (warning,) = told(
+        models=(model(),),
+        paused=lambda model_id, missing: peers if missing == model().missing else {},
+    )
+    assert warning.what.endswith(
+        "; paused: peer 0, which has 5 of them; peer 1, which has 4 of them; "
+        "peer 2, which has 3 of them; 2 more"
+    )
+
+
 def test_the_gravest_come_first_and_floods_are_counted() -> None:
     warnings = told(
         models=(model(),), failures={f"peer {number:02}": "no answer" for number in range(20)}, node=node()
@@ -154,3 +167,31 @@ def test_credit_that_is_lacking_is_a_concern_on_both_sides() -> None:
     assert "panal market settle" in whats
     assert "warning: cellar wants to be paid, and this node signs no receipts" in whats
     assert "today's budget of 4 credits is used up" in whats
+
+
+def test_who_was_found_out_is_named_as_long_as_it_is_out() -> None:
+    base = audits()
+    liar, honest = base.peers
+    market = facts.Market("fixed", "fast", 0, 0, 0, None, None, [], [], 0, base)
+    (warning,) = told(market=market, label=lambda peer_id: f"peer {peer_id[-4:]}")
+    assert (warning.code, warning.level) == ("convicted", "warning")
+    assert warning.what == (
+        f"peer {liar.peer[-4:]} gave false answers: it is not asked until 2027-01-15 08:09 UTC"
+    )
+    assert warning.advice.endswith(f"panal market pardon {liar.peer[-8:]} lets it in")
+    many = [structs.replace(liar, peer=f"peer {number:02}") for number in range(MAX_OF_A_KIND + 2)]
+    flood = structs.replace(market, audits=structs.replace(base, peers=[*many, honest]))
+    said = told(market=flood)
+    assert len(said) == MAX_OF_A_KIND + 1
+    assert any(each.what.startswith("2 more peers gave false answers") for each in said)
+    calm = structs.replace(market, audits=structs.replace(base, peers=[structs.replace(liar, until=None)]))
+    assert told(market=calm) == [] == told(market=structs.replace(market, audits=None))
+
+
+def test_a_double_signer_is_named_with_what_its_owner_may_have_done() -> None:
+    credit = facts.Credit("12D3KooWdouble", 5, 0, 0, 9, "", "", "", "two receipts number 2 of epoch 7")
+    market = facts.Market("fixed", "fast", 5, 0, 0, None, None, [], [credit], 0)
+    (warning,) = told(market=market)
+    assert warning.code == "convicted" and "12D3KooWdouble has signed double" in warning.what
+    assert "two receipts number 2" in warning.what and "panal market pardon oWdouble" in warning.advice
+    assert told(market=structs.replace(market, credits=[structs.replace(credit, fault="")])) == []

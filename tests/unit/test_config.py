@@ -129,6 +129,8 @@ def test_everything_said() -> None:
         ("[market]\nprice=1.5", "market.price: expected a whole number, got a number"),
         ("[market]\nbudget_day=-1", "market.budget_day: expected a number >= 1e-06"),
         ("[market]\naudit=2", "market.audit: expected a number <= 1"),
+        ('[market]\nvouch="no"', "market.vouch: expected true or false"),
+        ("[market]\nvouches=true", "did you mean vouch?"),
         ("[market]\nsecond=nan", "market.second: expected a number"),
         (
             "[backbone]\nmodel='m'\nwire='f64'",
@@ -284,6 +286,7 @@ def test_credits_are_counted_in_micro_credits() -> None:
     assert (market.mode, market.price, market.is_free) == ("fixed", 150, False)
     assert (market.budget_answer, market.budget_day) == (100_000, None)
     assert (market.second, market.credit_line) == (2 * MICRO, 10**15)
+    assert market.vouch and not parse("[market]\nvouch=false").market.vouch
 
 
 def test_a_rendered_context_is_in_force() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from node.cli import market_advise
 from node.cli.frame import run_command
+from node.config import load_config
 from node.market.advice_report import AdviceReport, LayerAdvice
+from node.market.served_memory import ServedMemory
+from node.market.served_rate import DAY, ServedRate
 
 
 def test_rates_as_people_write_them() -> None:
@@ -28,6 +33,8 @@ def report(**fields: object) -> AdviceReport:
         "n_bytes": 7 << 20,
         "uplink": None,
         "servers": 5,
+        "answered": 4,
+        "heard": 1,
         "tokens_a_day": 1e6,
         "is_measured": False,
         "hold": {"0-1": "0-31"},
@@ -50,7 +57,7 @@ def report(**fields: object) -> AdviceReport:
 def test_a_report_for_people() -> None:
     lines = market_advise.told(report()).splitlines()
     assert lines[:3] == [
-        "model      abababababab, other servers: 5",
+        "model      abababababab, other servers: 5 (answered: 4)",
         "hold       layers 0-1: experts 0-31: 7 MiB of 8 MiB",
         "now        take layers 1: experts 0-31",
     ]
@@ -66,6 +73,44 @@ def test_a_report_for_people() -> None:
 def test_a_report_where_all_is_well() -> None:
     text = market_advise.told(report(take={}, give={}, lacking=0, uncovered=0, is_measured=True))
     assert "nothing to take" in text and "scarce     nothing" in text and "assumption" not in text
+    assert "tokens a day in the swarm, by what this node served\n" in text
+
+
+def test_what_a_config_names_is_held_while_no_node_runs(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        'identity = "identity.key"\n'
+        '[[serve]]\nmodel = "a.gguf"\nlayers = "1-2"\nexperts = "0,3-9"\n'
+        '[[serve]]\nmodel = "a.gguf"\nlayers = "4"\n'
+        '[[serve]]\nmodel = "a.gguf"\nmemory = "1GiB"\n'
+        '[[serve]]\nmodel = "b.gguf"\n'
+    )
+    config = load_config(file)
+    experts = {1: 8, 2: 4, 3: 8, 4: 8}
+    a, b = config.serve[0].model, config.serve[3].model
+    assert market_advise._named_bits(config, a, experts) == {1: 0b11111001, 2: 0b1001, 4: 0b11111111}
+    assert market_advise._named_bits(config, b, experts) == {
+        layer: (1 << n) - 1 for layer, n in experts.items()
+    }
+
+
+def test_work_that_was_written_down_counts_while_no_node_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('identity = "identity.key"\n[market]\nmode = "fixed"\n')
+    config = load_config(file)
+    memory = ServedMemory(tmp_path / "served.bin", "me")
+    rates = {"ab" * 32: ServedRate(0.0, 1_800.0, {2: np.array([60.0, 0.0])})}
+    assert market_advise._served(config, "ab" * 32, "me") == {}
+    memory.save(memory.encoded(rates, time.time()))
+    found = market_advise._served(config, "ab" * 32, "me")
+    assert list(found) == [2] and found[2] == pytest.approx([60 * DAY / 1_800, 0.0])
+    assert market_advise._served(config, "cd" * 32, "me") == {} and not capsys.readouterr().err
+    (tmp_path / "served.bin").write_bytes(b"not so")
+    assert market_advise._served(config, "ab" * 32, "me") == {}
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("panal: what this node served is not known: ") and "damaged" in line
 
 
 @pytest.mark.parametrize(

@@ -169,3 +169,22 @@ def test_a_file_that_cannot_be_written_is_not_called_damaged(tmp_path: Path) -> 
     path.write_bytes(b"something else entirely " * 100)
     with pytest.raises(LocalError, match="move it and its -wal file away"):
         SqliteLedger(path)
+
+
+def test_what_a_killed_payer_has_forgotten_is_cleared_by_what_it_signs_later(pair: tuple[Side, Side]) -> None:
+    """It has lost ten seconds' work, which it never signed for. Each later receipt clears a fiftieth of what
+    it says: after some ten minutes' work at the same pace nothing is left, and nobody was kept waiting."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    pairs = 4 * 384  # ten seconds at 2.6 s a token
+    assert payee.serve(payer, pairs, NOW) == "" and settle(payer, payee, NOW) == ""
+    assert payee.serve(payer, pairs, NOW) == ""
+    payer.restart()
+    assert settle(payer, payee, NOW) == "" and payee.account(payer).unsigned == pairs * PRICE
+    left = []
+    for turn in range(1, 60):
+        assert payee.serve(payer, pairs, NOW + 10 * turn) == ""
+        assert settle(payer, payee, NOW + 10 * turn) == ""
+        left.append(payee.account(payer).unsigned)
+    assert left == sorted(left, reverse=True) and left[40] > 0 == left[49]
+    assert payee.owed_by(payer) == 60 * pairs * PRICE == -payer.owed_by(payee)

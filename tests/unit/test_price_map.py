@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from market.quotes import OwnQuotes
-from node.market.price_map import LAID_OUT_AT_ONCE, LOOK_SECONDS, PriceMap
+from node.market.price_map import LOOK_SECONDS, MOST_QUOTES, RANGES_AT_ONCE, PriceMap
 from node.status.market_facts import scarcity
 from routing.advert_rows import Row
 from routing.wire.quote import Quote
@@ -57,14 +57,47 @@ def test_it_is_the_same_object_until_it_is_looked_again() -> None:
     assert prices.height([], LOOK_SECONDS) is None
 
 
-def test_many_quotes_are_laid_out_over_several_looks() -> None:
+def large(number: int, layers: int = 128) -> Quote:
+    """Of layer 3, and of so many more that are none of the model's: other prices in each."""
+    ranges = [(layer, layer, [0 if layer % 2 else 1]) for layer in range(3, 3 + layers)]
+    return Quote(MODEL, number, int(NOW) + 600, [100], ranges)
+
+
+def test_large_quotes_are_added_over_several_looks() -> None:
     prices = price_map()
-    rows = [row(f"peer {number}", quote([100])) for number in range(LAID_OUT_AT_ONCE)]
+    rows = [row(f"peer {number}", large(number + 1)) for number in range(RANGES_AT_ONCE // 128)]
     rows.append(row("last", quote([100, 200])))
     first = prices.height(rows, 0.0)
-    assert first is not None and first[1, 1] == 0
+    assert first is None or not first[1, 1]
     second = prices.height(rows, LOOK_SECONDS)
     assert second is not None and second[1, 1] == pytest.approx(0.5)
+
+
+def test_what_is_kept_does_not_grow_with_the_swarm() -> None:
+    """Laid out, each large quote took 49 KB: with an advert from everybody, 200 MB."""
+    prices = price_map()
+    rows = [row(f"peer {number}", quote([100 + number])) for number in range(2 * MOST_QUOTES)]
+    for look in range(4):
+        height = prices.height(rows, look * LOOK_SECONDS)
+    assert height is not None and len(prices._counted) == MOST_QUOTES
+    assert all(kept is rows[place].advert.quotes[0] for place, kept in enumerate(prices._counted.values()))
+
+
+def test_of_quotes_that_are_over_nothing_is_left() -> None:
+    prices = price_map()
+    rows = [row(f"peer {number}", quote([1600 + number, 25])) for number in range(100)]
+    prices.height(rows, 0.0)
+    after = prices.height([row("ana", quote([200]))], LOOK_SECONDS)
+    assert after is not None and after[1, 0] == pytest.approx(0.5) and not after[1, 1:].any()
+    assert prices.height([], 2 * LOOK_SECONDS) is None
+    assert not prices._asked.any() and not prices._quoting.any()
+
+
+def test_runs_that_are_not_named_or_reach_beyond_the_model_count_nothing() -> None:
+    said = Quote(MODEL, 1, int(NOW) + 600, [25, 1600], [(0, 3, [0, 2, 5 * 3, 1, (10 * EXPERTS - 1) * 3 + 2])])
+    assert [run[:2] for run in said.runs(3)] == [(1, 1), (8, 8), (9, 88)]
+    height = price_map().height([row("ana", said)], 0.0)
+    assert height is not None and height[0].tolist() == height[1].tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
 
 
 def test_a_cell_is_scarce_by_lacking_replicas_or_by_its_price() -> None:

@@ -33,6 +33,7 @@ def test_overview_says_what_matters() -> None:
         "1 online (1 punched), 0 heard, 1 offline",
         "2 of 8 at work, 0 of 64 waiting",
         "24.38",
+        "412 calls run again, 409 agreed; not asked: 1 (panal market audits)",
         "panal resume ends it",
     ):
         assert words in text

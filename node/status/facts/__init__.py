@@ -13,7 +13,7 @@ Pure: structures, and no more.
 from __future__ import annotations
 
 from node.status.facts.answers import Answer, Gateway, Trips
-from node.status.facts.market import Asking, Credit, Market
+from node.status.facts.market import Asking, AuditedPeer, Audits, Credit, FalseAnswer, Market
 from node.status.facts.models import Model
 from node.status.facts.peers import Held, Peer, PeerCalls, Route
 from node.status.facts.runs import Runs
@@ -47,7 +47,10 @@ __all__ = [
     "WANTED_REPLICAS",
     "Answer",
     "Asking",
+    "AuditedPeer",
+    "Audits",
     "Credit",
+    "FalseAnswer",
     "Gateway",
     "Held",
     "Load",

@@ -25,6 +25,7 @@ WarningCode = Literal[
     "paused",
     "membership",
     "credit",
+    "convicted",
 ]
 """What a warning is about. A later version may have more."""
 

@@ -4,6 +4,7 @@ import { showAnswers, showGateway } from "./answers.js";
 import { Comb } from "./comb.js";
 import { byId, element, put, write } from "./elements.js";
 import { Feed } from "./feed.js";
+import { showMarket } from "./market.js";
 import { listen, showPause } from "./pausing.js";
 import { Peers } from "./peers.js";
 import { showNode } from "./this_node.js";
@@ -39,7 +40,9 @@ const show = {
 
   gateway: showGateway,
 
-  market() {}, // it is shown with the node
+  market(market) {
+    showMarket(market, feed.peers);
+  },
 
   warnings(warnings) {
     const section = byId("warnings"), colours = { error: "bad", warning: "mid", info: "plain" };

@@ -1,0 +1,148 @@
+"""Nothing that waits for a peer keeps back what this node owes it, nor what it writes down when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from market.account import PUT_OFF_SECONDS
+from market.accounts_payee import MOST_UNSIGNED
+from market.credits import MICRO
+from market.ledger import Record
+from market.receipt import EPOCH_SECONDS, Kind
+from node.market.settling import Settler
+from tests.market_books import NOW, PRICE, Side, folder, greet, say, settle
+
+HOURS = 3
+PAIRS = 1_000
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    with folder() as path:
+        yield path
+
+
+def in_debt(creditor: Side, debtor: Side) -> float:
+    """The debtor owes for work of several hours, by receipts; when that is done."""
+    for hour in range(HOURS):
+        now = NOW + hour * EPOCH_SECONDS
+        assert not creditor.serve(debtor, PAIRS, now)
+        assert not settle(debtor, creditor, now)
+    return now
+
+
+def test_a_settlement_that_the_debtor_cannot_take_keeps_back_no_receipt(path: Path) -> None:
+    """Its file was lost, and with it the earlier hours that are settled: it can never take this one."""
+    creditor, debtor = Side("creditor", path), Side("debtor", path)
+    now = in_debt(creditor, debtor)
+    debtor.ledger.close()
+    for each in path.glob("debtor.db*"):
+        each.unlink()
+    debtor = Side("debtor", path)
+    greet(creditor, debtor, now)
+    assert -debtor.owed_by(creditor) == PAIRS * PRICE, "it knows of the last hour"
+    creditor.do(creditor.books.settle(debtor.peer, HOURS * PAIRS * PRICE, Kind.PAID, now))
+    served = 0
+    while served < 2 * MOST_UNSIGNED:
+        assert not debtor.serve(creditor, PAIRS * 10, now)
+        served += PAIRS * 10 * PRICE
+        now += 10.0
+        assert "no receipt is known here" in settle(creditor, debtor, now)
+    assert creditor.pays(debtor).due_credits == 0
+    account = creditor.account(debtor)
+    assert "no receipt is known here" in account.refused, "its owner is told, though the receipts were taken"
+    # Without a new connection it waits its time, and so does nothing else.
+    assert creditor.books.offer(debtor.peer, now + PUT_OFF_SECONDS - 1) is None
+    assert debtor.peer not in creditor.books.payer.due(now + PUT_OFF_SECONDS - 1)
+    assert debtor.peer in creditor.books.payer.due(now + PUT_OFF_SECONDS)
+    again = creditor.books.offer(debtor.peer, now + PUT_OFF_SECONDS)
+    assert again is not None and again.kind is Kind.PAID
+    creditor.ledger.close()
+    debtor.ledger.close()
+
+
+def test_what_was_refused_is_told_until_it_is_taken(path: Path) -> None:
+    creditor, debtor = Side("creditor", path), Side("debtor", path)
+    now = in_debt(creditor, debtor)
+    creditor.do(creditor.books.settle(debtor.peer, MICRO, Kind.PAID, now))
+    account = debtor.account(creditor)
+    standing, account.fault = account.standing, "two receipts number 1 say different things"
+    greet(creditor, debtor, now)
+    assert settle(creditor, debtor, now)
+    assert creditor.account(debtor).refused and creditor.account(debtor).put_off
+    account.fault, account.standing = "", standing
+    assert not settle(creditor, debtor, now), "on a new connection it is offered at once"
+    assert not creditor.account(debtor).refused and not creditor.account(debtor).put_off
+    assert creditor.owed_by(debtor) == HOURS * PAIRS * PRICE - MICRO == -debtor.owed_by(creditor)
+    for side in (creditor, debtor):
+        side.ledger.close()
+
+
+class Counted:
+    """A ledger's file, and how often it was written."""
+
+    def __init__(self, side: Side) -> None:
+        self._side = side
+        self.writes = 0
+
+    def write(self, records: Sequence[Record]) -> None:
+        self.writes += 1
+        self._side.ledger.write(records)
+
+
+def test_at_the_end_all_that_is_owed_is_written_at_once(path: Path) -> None:
+    """To three peers, to one of which a settlement waits too, and none of them is there."""
+    with ExitStack() as open_files:
+        node = Side("node", path)
+        others = [Side(f"other {number}", path) for number in range(3)]
+        for side in (node, *others):
+            open_files.callback(lambda side=side: side.ledger.close())
+        first = others[0]
+        assert not node.serve(first, PAIRS, NOW) and not settle(first, node, NOW)
+        node.do(node.books.settle(first.peer, MICRO, Kind.PAID, NOW))
+        for other in others:
+            greet(node, other, NOW)
+            assert not other.serve(node, PAIRS, NOW)
+
+        async def end() -> int:
+            ledger = Counted(node)
+            settler = Settler(node.books, ledger, lambda peer: None, lambda: NOW)  # type: ignore[arg-type]
+            for other in others:
+                settler.answered(other.peer)
+            with trio.fail_after(30):
+                await settler.finish(seconds=30.0)
+            return ledger.writes
+
+        writes = trio.run(end)
+        assert writes <= 2, "what is signed, and what was granted"
+        node.restart()
+        assert [node.pays(other).due_credits for other in others] == [PAIRS * PRICE] * 3
+        assert node.account(first).waiting == MICRO
+        for other in others:
+            assert not settle(node, other, NOW)
+            assert -node.owed_by(other) == other.owed_by(node)
+            assert other.is_paid_by(node).total_credits == PAIRS * PRICE
+
+
+def test_what_could_not_be_written_at_the_end_was_not_signed(path: Path) -> None:
+    node, other = Side("node", path), Side("other", path)
+    greet(node, other, NOW)
+    assert not other.serve(node, PAIRS, NOW)
+    step = node.books.sign_all(other.peer, NOW)
+    assert step is not None and len(step.write) == 1
+    node.books.abandoned(step)
+    assert node.pays(other).pending is None and not node.account(other).writing
+    again = node.books.sign_all(other.peer, NOW)
+    assert again is not None
+    node.do(again)
+    assert node.books.sign_all(other.peer, NOW) is None, "it is signed already"
+    offer = node.books.offer(other.peer, NOW)
+    assert offer is not None and not offer.write
+    assert not say(node, other, offer.message, NOW).refused
+    node.ledger.close()
+    other.ledger.close()
