@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from market.ledger import AccountState, Balance, Evidence, LedgerState, StreamState
 from market.receipt import Kind, SignedReceipt
 from market.standing import Standing
-from market.stream import rests_on_less
+from market.stream import beyond
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,9 @@ def balance_of(account: AccountState) -> Balance:
         if stream.full is not None:
             last_epoch = max(last_epoch, stream.full.receipt.epoch)
         if stream.pending is not None and stream.we_pay and stream.kind is Kind.WORK:
-            due = _beyond(stream.pending, stream.full)
+            due = _due_by(stream.pending, stream.full)
         elif stream.pending is not None and not stream.we_pay:
-            waiting += _beyond(stream.pending, stream.full)
+            waiting += _due_by(stream.pending, stream.full)
     return Balance(
         account.peer,
         standing.owes,
@@ -112,10 +112,6 @@ def _last(
     return (found[0] if found else None, found[1] if len(found) > 1 else None)
 
 
-def _beyond(pending: SignedReceipt, full: SignedReceipt | None) -> int:
-    """µcr that a proposed receipt says more than the full one (stream.Issuing.restore_pending)."""
-    known = full.receipt if full is not None else None
-    if known is not None and rests_on_less(pending.receipt, known):
-        return 0  # its number is used up; nothing is due by it
-    same = known is not None and known.epoch == pending.receipt.epoch
-    return pending.receipt.credits - (known.credits if same and known is not None else 0)
+def _due_by(pending: SignedReceipt, full: SignedReceipt | None) -> int:
+    _, credits = beyond(pending.receipt, None if full is None else full.receipt)
+    return credits

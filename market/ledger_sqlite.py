@@ -28,7 +28,7 @@ from market.ledger import (
     Pardoned,
     Record,
 )
-from market.ledger_file_sqlite import open_for_reading, open_for_writing
+from market.ledger_file_sqlite import open_for_reading, open_for_writing, unusable
 from market.ledger_rows_sqlite import ReceiptRow, balance_of, read_evidence, read_receipts, read_state
 from market.receipt import SignedReceipt
 from routing.errors import LocalError
@@ -257,5 +257,7 @@ class SqliteLedger:
                     yield
                 finally:
                     self._db.execute("ROLLBACK")
-            except (sqlite3.Error, ValueError) as error:
+            except sqlite3.Error as error:
                 raise LocalError(f"{self._path} can't be read ({error})") from None
+            except (ValueError, TypeError) as error:
+                raise unusable(self._path, str(error)) from None

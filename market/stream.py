@@ -165,7 +165,8 @@ class Issuing(_Stream):
     def proposed(self, signed: SignedReceipt) -> None:
         """A receipt from `next` is signed and written down: it may be sent."""
         self.pending = signed
-        self.signed_pairs, self.signed_credits = self._beyond_full(signed.receipt)
+        known = self.full.receipt if self.full is not None else None
+        self.signed_pairs, self.signed_credits = beyond(signed.receipt, known)
 
     def once_more(self, signed: SignedReceipt, now: float) -> Receipt | None:
         """What to sign, and write down together with a full receipt that is about to be taken, so that a
@@ -182,13 +183,9 @@ class Issuing(_Stream):
         return after.next(now)
 
     def restore_pending(self, pending: SignedReceipt) -> None:
-        """What was signed before a restart and is not covered by `full` is still due."""
-        receipt = pending.receipt
-        known = self.full.receipt if self.full is not None else None
-        if known is not None and rests_on_less(receipt, known):
-            self.pending = pending  # its number is used up; nothing was due any more, see `once_more`
-            return
+        """What was signed before a restart and is not covered by `full` is still due (`beyond`)."""
         self.proposed(pending)
+        receipt = pending.receipt
         self.add(self.signed_pairs, self.signed_credits, receipt.model_id, receipt.quote)
 
     def take(self, signed: SignedReceipt) -> tuple[int, int]:
@@ -206,13 +203,6 @@ class Issuing(_Stream):
                 self.pending = None
         return pairs, credits
 
-    def _beyond_full(self, receipt: Receipt) -> tuple[int, int]:
-        """Pairs and credits by which a receipt of ours would raise the totals."""
-        known = self.full.receipt if self.full is not None else None
-        if known is None or known.epoch != receipt.epoch:
-            return receipt.pairs, receipt.credits
-        return max(0, receipt.pairs - known.pairs), max(0, receipt.credits - known.credits)
-
     def _epoch(self, now: float) -> int:
         """Not before an epoch that was signed for, if the clock is put back a little. A receipt from a clock
         that was further ahead nobody has taken, unless its own was (`Accepting.judge`), and who has shows it:
@@ -221,6 +211,16 @@ class Issuing(_Stream):
         if self.pending is not None and self.pending.receipt.epoch <= epoch_of(now + GRACE):
             epoch = max(epoch, self.pending.receipt.epoch)
         return epoch if self.full is None else max(epoch, self.full.receipt.epoch)
+
+
+def beyond(pending: Receipt, full: Receipt | None) -> tuple[int, int]:
+    """Pairs and credits that are due by a receipt of ours that is not countersigned, beyond the last full one.
+    None are by one that rests on less: its number is used up, and no more (`Issuing.once_more`)."""
+    if full is not None and rests_on_less(pending, full):
+        return 0, 0
+    if full is None or full.epoch != pending.epoch:
+        return pending.pairs, pending.credits
+    return max(0, pending.pairs - full.pairs), max(0, pending.credits - full.credits)
 
 
 def rests_on_less(pending: Receipt, full: Receipt) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from node.model.store import StoredModel
     from node.sizes import MemoryBudget
     from node.status.facts import Status
-
-UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
-MAX_BITS = 1e12  # a terabit a second
-
-_RATE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([kmgKMG]bit)(?:/s)?", re.ASCII)
 
 
 def add(subparsers: Subparsers) -> None:
@@ -61,7 +55,7 @@ def add(subparsers: Subparsers) -> None:
         "--uplink",
         type=_uplink,
         metavar="RATE",
-        help='what the device can send: "20Mbit" a second (default: what it sends is no limit)',
+        help='what the device can send: "20Mbit" a second (default: the config\'s; without one, no limit)',
     )
     add_config(parser, required=False)
     add_json(parser)
@@ -70,6 +64,7 @@ def add(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Listen, decide, tell."""
     import functools
+    from dataclasses import replace
 
     from node.cli.progress import Progress
     from node.device.which_config import load
@@ -90,13 +85,11 @@ def run(args: argparse.Namespace) -> int:
             lambda: open_trunk(llama.load(config.engine.library), store, ref, progress.report), progress.stop
         )
         asked = Asked(
+            config.market if args.uplink is None else replace(config.market, uplink=args.uplink),
             stored,
             memory.of(total_bytes(shapes_of(stored.manifest))),
-            args.uplink,
             _serving(config, ref, stored),
             _served(config, stored.model_id, place.identity.peer_id),
-            config.market.floor,
-            config.market.cap,
         )
         heard = run_interruptible(
             lambda: hear(place, stored.model_id, lambda text: progress.report(text, 0, 0)), progress.stop
@@ -277,8 +270,9 @@ def _credits(micro: int) -> str:
 
 def _uplink(text: str) -> float:
     """An argparse type: bits a second."""
-    match = _RATE.fullmatch(text.strip())
-    rate = float(match[1]) * UNITS[match[2].lower()] if match else 0.0
-    if not 0 < rate <= MAX_BITS:
-        raise argparse.ArgumentTypeError(f'{text[:40]!r} is no rate; write it like "20Mbit", "500kbit"')
-    return rate
+    from node.line_rate import RateError, parse_rate
+
+    try:
+        return parse_rate(text)
+    except RateError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

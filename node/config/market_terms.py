@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from node.config.settings import MICRO, ConfigError, MarketConfig
 from node.config.shape import MAX_CAP_RATIO, MarketTable
+from node.line_rate import RateError, parse_rate
 
 
 def market_terms(file: object, table: MarketTable) -> MarketConfig:
@@ -13,7 +14,7 @@ def market_terms(file: object, table: MarketTable) -> MarketConfig:
         file: where it stands, for messages.
 
     Raises:
-        ConfigError: floor and cap cannot be.
+        ConfigError: floor and cap cannot be, or the uplink is no rate.
     """
     if table.floor > table.cap:
         raise ConfigError(
@@ -38,8 +39,16 @@ def market_terms(file: object, table: MarketTable) -> MarketConfig:
         second=_micro(table.second),
         audit=table.audit,
         vouch=table.vouch,
+        uplink=None if table.uplink is None else _rate(file, table.uplink),
     )
 
 
 def _micro(credits: float) -> int:
     return round(credits * MICRO)
+
+
+def _rate(file: object, text: str) -> float:
+    try:
+        return parse_rate(text)
+    except RateError as error:
+        raise ConfigError(f"{file}: market.uplink: {error}") from None

@@ -111,6 +111,7 @@ _MARKET = """\
 # credit_line = 1000.0     # what a peer may owe this node at most
 # newcomers = 200.0    # what all peers without a history may come to owe in a day, together
 # audit = 0.05         # share of calls that are computed once more elsewhere, to find who lies
+# uplink = "20Mbit"    # what this device's line sends a second; default: that is no limit
 # vouch = true         # tell peers that have signed receipts with this node whom it paid last, and how much
 """
 

@@ -235,6 +235,7 @@ class MarketConfig:
         second: what a second of waiting is worth, for "balanced".
         audit: share of calls that are run again elsewhere.
         vouch: it tells peers that it has receipts with whom it paid besides.
+        uplink: bits a second that this device can send; None: that limits nothing.
     """
 
     mode: MarketMode = "free"
@@ -249,6 +250,7 @@ class MarketConfig:
     second: int = 10 * MICRO
     audit: float = 0.05
     vouch: bool = True
+    uplink: float | None = None
 
     @property
     def is_free(self) -> bool:

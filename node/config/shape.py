@@ -161,6 +161,7 @@ class MarketTable(Struct, frozen=True, forbid_unknown_fields=True):
     second: Annotated[float, Meta(ge=0, le=MAX_SECOND_CREDITS)] = 10.0
     audit: Annotated[float, Meta(ge=0, le=1)] = 0.05
     vouch: bool = True
+    uplink: Text | None = None
 
 
 class ConfigShape(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,28 +3,23 @@ should hold of a model."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import trio
 
-from market.advice import Means, advise
 from market.answering import Answers
 from market.ground import Floats
-from market.own_order import own_draws
-from market.view import SURE_PAIRS
+from node.config import MarketConfig
 from node.device.cell_sources import servable_layers
 from node.device.serving_choice import Servable
-from node.home.home_set import HomeSet, Shapes, shapes_of
+from node.home.home_set import HomeSet, shapes_of
 from node.market.advice_report import AdviceReport
 from node.market.advisor import heat_shares
-from node.market.base_prices import base_prices
 from node.market.bonds import read_bonds
+from node.market.deciding import Grounds, decide
 from node.market.probing import Probing
-from node.market.seen import Known, view_of
 from node.market.units import Units
 from node.model.store import Store, StoredModel
 from node.swarm.node import Role, SwarmNode
@@ -37,14 +32,6 @@ LISTEN_SECONDS = 6.0
 in five; what they know comes with their first answer."""
 
 LOOK_SECONDS = 0.2
-
-ASSUMED_TOKENS = 1_000_000
-"""A day, in the whole swarm, where this node has served nothing yet by which it could tell."""
-
-BYTES_A_VALUE = 2
-"""Of an answer's row: f16 is what most swarms use (docs/protocol.md, "Codecs")."""
-
-DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -65,18 +52,15 @@ class Asked:
     """What to advise on.
 
     Attributes:
-        memory: bytes. uplink: bits a second; None if it is no matter.
-        serving: held now. served: pairs a day that receipts cover, by layer and expert.
-        floor, cap: prices' bounds, per cent of the base price.
+        market: the config's, or with another uplink.
+        memory: bytes. serving: held now. served: pairs a day that receipts cover, by layer and expert.
     """
 
+    market: MarketConfig
     stored: StoredModel
     memory: int
-    uplink: float | None
     serving: HomeSet
     served: Mapping[int, Floats]
-    floor: int
-    cap: int
 
 
 async def hear(place: Place, model_id: str, report: Callable[[str], None]) -> Heard:
@@ -118,48 +102,29 @@ def advise_on(asked: Asked, heard: Heard, peer_id: str, store: Store) -> AdviceR
     units = Units.of(servable, bonds)
     assert units is not None  # a model has experts
     held = units.held(asked.serving)
-    view = view_of(
-        units,
+    shares = heat_shares(store, model_id, shapes)
+    decision = decide(
+        asked.market,
+        manifest,
         model_id,
-        heard.rows,
+        units,
+        bonds.n_used,
+        asked.memory,
         held,
-        Known(
-            answers=heard.answers,
-            bases=base_prices(manifest),
-            floor=asked.floor,
-            cap=asked.cap,
-            served=asked.served,
-            shares=heat_shares(store, model_id, shapes) or _alike(shapes),
-        ),
+        Grounds(heard.rows, heard.answers, asked.served, shares),
         peer_id,
         time.time(),
     )
-    is_measured = float(units.total(units.table(asked.served))[held].sum()) >= SURE_PAIRS
-    n_used = bonds.n_used
-    if not is_measured:  # then only its proportions mean something
-        wanted = ASSUMED_TOKENS * n_used * len(units.layers)
-        view.demand[:] *= wanted / view.demand.sum()
-    uplink = math.inf
-    if asked.uplink is not None:
-        row = max(call.n_out for call in manifest.calls) * BYTES_A_VALUE
-        uplink = asked.uplink / 8 / row * DAY
-    advice = advise(
-        units.ground, view, Means(asked.memory, uplink), held, own_draws(peer_id, 0.0, units.ground)
-    )
     return AdviceReport.of(
         units,
-        view,
-        advice,
+        decision.view,
+        decision.advice,
         held,
         model_id=model_id,
         memory=asked.memory,
-        uplink=asked.uplink,
+        uplink=asked.market.uplink,
         servers=len(heard.rows),
         answered=heard.answers.counts(row.advert.peer_id for row in heard.rows)[0],
-        tokens_a_day=float(view.demand.sum()) / n_used / len(units.layers),
-        is_measured=is_measured,
+        tokens_a_day=decision.tokens_a_day,
+        is_measured=decision.is_measured,
     )
-
-
-def _alike(shapes: Shapes) -> dict[int, Floats]:
-    return {layer: np.full(shape.n_experts, 1 / shape.n_experts) for layer, shape in shapes.items()}

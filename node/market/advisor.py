@@ -5,35 +5,28 @@ It decides in a thread, from what was copied on the event loop before; a decisio
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
 
-from market.advice import Advice, Means, advise
+from market.advice import Advice
 from market.answering import Answers
 from market.ground import Bools, Floats
-from market.own_order import Patience, own_draws
-from market.price import BasePrices
+from market.own_order import Patience
 from node.config import MarketConfig
 from node.device.serving_choice import Servable, Why
 from node.home.choosing import heat_now
 from node.home.home_set import HomeSet, Shapes, shapes_of
 from node.home.plan_file import read_heat, read_plan
-from node.market.base_prices import base_prices
 from node.market.bonds import Bonds, read_bonds
-from node.market.seen import Known, view_of
-from node.market.served_rate import DAY
+from node.market.deciding import Grounds, decide
 from node.market.units import Units
 from node.model.manifest import Manifest
 from node.model.store import Store, StoreError
 from routing.advert_rows import Row
 from routing.errors import LocalError
-
-FULL_PRICE = 100
-"""Per cent of the base price, where prices are fixed: then only demand decides."""
 
 FEW_TOKENS = 1_000.0
 """Tokens of own use and plan below which their heat says nothing."""
@@ -44,7 +37,6 @@ class _Model:
     """What is known of a model over time."""
 
     patience: Patience
-    bases: BasePrices
     servable: Servable | None = None
     units: Units | None = None
     bonds: Bonds | None = None
@@ -94,25 +86,25 @@ class Advisor:
         """
         known = self._models.get(model_id)
         if known is None:
-            known = self._models[model_id] = _Model(Patience(self._peer_id), base_prices(manifest))
-        now = trio.current_time()
+            known = self._models[model_id] = _Model(Patience(self._peer_id))
         found = await trio.to_thread.run_sync(
             self._decide,
             known,
             model_id,
-            shapes_of(manifest),
+            manifest,
             servable,
             budget,
             serving,
             holders,
             self._answers(),
             self._served(model_id),
-            now,
         )
         if found is None:
             return None
         units, held, advice = found
-        if held.any() and not known.patience.ripe(now, advice.hurry if advice.changes else None):
+        if held.any() and not known.patience.ripe(
+            trio.current_time(), advice.hurry if advice.changes else None
+        ):
             return None
         chosen = units.cells(advice.cells)
         if chosen == serving:
@@ -123,15 +115,15 @@ class Advisor:
         self,
         known: _Model,
         model_id: str,
-        shapes: Shapes,
+        manifest: Manifest,
         servable: Servable,
         budget: int,
         serving: HomeSet,
         holders: Sequence[Row],
         answers: Answers,
         served: Mapping[int, Floats],
-        now: float,
     ) -> tuple[Units, Bools, Advice] | None:
+        shapes = shapes_of(manifest)
         if known.bonds is None:
             known.bonds = self._bonds(model_id, shapes)
         if known.servable != servable or known.units is None:
@@ -140,27 +132,13 @@ class Advisor:
         if units is None:
             return None
         held = units.held(serving)
-        is_fixed = self._market.mode == "fixed"
-        view = view_of(
-            units,
-            model_id,
-            holders,
-            held,
-            Known(
-                answers=answers,
-                bases=known.bases,
-                floor=FULL_PRICE if is_fixed else self._market.floor,
-                cap=FULL_PRICE if is_fixed else self._market.cap,
-                served=served,
-                shares=heat_shares(self._store, model_id, shapes),
-            ),
-            self._peer_id,
-            time.time(),
+        shares = heat_shares(self._store, model_id, shapes)
+        grounds = Grounds(holders, answers, served, shares, self._capacity())
+        n_used, own_id = known.bonds.n_used, self._peer_id
+        decision = decide(
+            self._market, manifest, model_id, units, n_used, budget, held, grounds, own_id, time.time()
         )
-        a_second = self._capacity()
-        means = Means(budget, a_second * DAY if a_second > 0 else math.inf)
-        draws = own_draws(self._peer_id, now, units.ground)
-        return units, held, advise(units.ground, view, means, held, draws)
+        return units, held, decision.advice
 
     def _bonds(self, model_id: str, shapes: Shapes) -> Bonds:
         try:

@@ -136,12 +136,14 @@ class Pricing:
         done = {key: _since(pairs, self._served.get(key)) for key, pairs in served.items()}
         self._served = served
         load = sum(int(pairs.sum()) for pairs in done.values())
+        # Not known yet: half busy, so that only what is hotter than the rest is dearer.
+        capacity = self._capacity() * seconds or 2 * load
         for model_id, cells in list(self._cells.items()):
             if self._rule is not None:
                 need = Need(
                     demand=cells.gather({layer: done[m, layer] for m, layer in done if m == model_id}),
                     load=load,
-                    capacity=self._capacity() * seconds,
+                    capacity=capacity,
                     held=sum(len(each.base) for each in self._cells.values()),
                     replicas=1 + await self._others.replicas(model_id, cells),
                 )

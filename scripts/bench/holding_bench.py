@@ -54,6 +54,7 @@ from scripts.bench.holding_figures import (
     taken_up,
     touched,
     whole_layers,
+    worst_loss,
 )
 from scripts.bench.holding_swarm import (
     START_SECONDS,
@@ -226,9 +227,13 @@ class Bench:
 
     def _kill(self) -> float:
         count = round(VANISHING * len(self.servers))
-        for place in self.rng.choice(len(self.servers), count, replace=False):
+        if self._args.worst:
+            doomed = worst_loss(self._watch.samples[-1].held, count)
+        else:
+            doomed = self.rng.choice(len(self.servers), count, replace=False).tolist()
+        for place in doomed:
             self._swarm.kill(self.servers[place])
-        self._say(f"{count} of {len(self.servers)} servers killed\n")
+        self._say(f"{len(doomed)} of {len(self.servers)} servers killed\n")
         return self._now()
 
     def _ask(self) -> None:
@@ -335,6 +340,7 @@ class Bench:
             "pace": self._args.pace,
             "period_seconds": period,
             "seed": self._args.seed,
+            "killed": [node.name for node in self.servers if node.killed],
             "memory_cells": memory.tolist(),
             "memory_over_model": float(memory.sum() / model.cells),
             "market": {
@@ -644,6 +650,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--one-way-ms", type=float, default=10.0, metavar="MS", help="distance of two nodes (10)"
     )
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="of memories and deaths (1)")
+    parser.add_argument(
+        "--worst", action="store_true", help="kill all holders of the rarest cells, not any servers"
+    )
     parser.add_argument("--directory", action="store_true", help="nodes keep a DHT, which costs most of all")
     parser.add_argument("--loopback", action="store_true", help="without the lab")
     parser.add_argument(

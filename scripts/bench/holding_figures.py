@@ -53,6 +53,19 @@ class Sample:
         return float((self.replicas >= replicas).mean())
 
 
+def worst_loss(held: BoolArray, count: int) -> list[int]:
+    """So many servers, or one or two less, whose loss takes many cells away: all holders of a cell, of the
+    one that is the next to go, and so on."""
+    gone = np.zeros(len(held), np.bool_)
+    while True:
+        left = held[~gone].sum(axis=0)
+        room = count - int(gone.sum())
+        cells = np.flatnonzero((left > 0) & (left <= room))
+        if not len(cells):
+            return np.flatnonzero(gone).tolist()
+        gone |= held[:, cells[np.argmin(left[cells])]]
+
+
 def held_after(samples: Sequence[Sample], since: float, replicas: int) -> float | None:
     """Seconds from `since` until every cell was with so many servers; None: never."""
     for each in samples:

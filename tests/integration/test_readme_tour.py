@@ -222,6 +222,7 @@ TOUR["Credit"] = [
     for verb, test in (
         ("quotes", "test_market_commands.py::test_a_running_node_tells_quotes_and_settles"),
         ("balance", "test_market_commands.py::test_balance_says_who_owes_whom"),
+        ("audits", "test_market_commands.py::test_audits_are_shown_and_forgiven_while_no_node_runs"),
         ("advise", "test_advised_serving.py::test_what_the_command_says_of_it"),
     )
 ]

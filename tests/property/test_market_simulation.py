@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from market.view import STRANGER
 from scripts.simulate.attacks import CHANCE, LEAST_COVERED, MOST_FULLER, run_attacks
 from scripts.simulate.demand import Demand
 from scripts.simulate.events import who_is_there
 from scripts.simulate.ideal_split import split_best
 from scripts.simulate.judging import digest, judge
 from scripts.simulate.placing import pack
+from scripts.simulate.probes import Probes
 from scripts.simulate.simulate_market import simulate
 from scripts.simulate.timeline import Run
 from scripts.simulate.touched import servers_touched
@@ -130,11 +132,20 @@ def test_the_market_holds_what_it_must(runs: dict[str, Run]) -> None:
             assert each.figure >= 1 - (1 - each.at_least) * LEEWAY - 1 / SHAPE.cells, each
 
 
+@pytest.mark.parametrize("servers", [50, 1_000])
+def test_identities_that_only_claim_are_soon_worth_a_tenth(servers: int) -> None:
+    """Though they come back under new names whenever they are found out."""
+    probes = Probes(1, servers, 10, 1_500.0)
+    found = [probes.stranger(1_500.0 + 60 * minute) for minute in range(11)]
+    assert found[0] > STRANGER / 2 and sorted(found, reverse=True) == found
+    assert found[-1] <= STRANGER / 10
+
+
 @pytest.mark.slow
 def test_attacks_do_not_pay() -> None:
     told = run_attacks(SMALL, 1, periods=36)
     for row in told["attacks"]:
-        doubt = LEEWAY if row["name"] == "sybil capacity" else 1.0  # the others lose a sixth and more
+        doubt = LEEWAY if row["name"] == "sybil capacity" else 1.0  # it is about 0; the others lose a sixth
         assert row["gain"] <= CHANCE * doubt, row
         assert row["dearer"] <= row["bound"] * LEEWAY, row
         assert row["fuller"] <= MOST_FULLER * LEEWAY, row

@@ -131,6 +131,9 @@ def test_everything_said() -> None:
         ("[market]\naudit=2", "market.audit: expected a number <= 1"),
         ('[market]\nvouch="no"', "market.vouch: expected true or false"),
         ("[market]\nvouches=true", "did you mean vouch?"),
+        ("[market]\nup_link='20Mbit'", "did you mean uplink?"),
+        ("[market]\nuplink='20MB'", "market.uplink: '20MB' is no rate; write it like \"20Mbit\""),
+        ("[market]\nuplink=20", "market.uplink: expected text, got a whole number"),
         ("[market]\nsecond=nan", "market.second: expected a number"),
         (
             "[backbone]\nmodel='m'\nwire='f64'",
@@ -277,7 +280,7 @@ def test_the_starter_config_is_valid_and_so_are_its_comments() -> None:
     default_market = parse("").market
     assert default_market.is_free
     assert config.market == replace(
-        default_market, mode="scarcity", budget_answer=500 * MICRO, budget_day=10_000 * MICRO
+        default_market, mode="scarcity", budget_answer=500 * MICRO, budget_day=10_000 * MICRO, uplink=20e6
     )
 
 
@@ -286,6 +289,7 @@ def test_credits_are_counted_in_micro_credits() -> None:
     assert (market.mode, market.price, market.is_free) == ("fixed", 150, False)
     assert (market.budget_answer, market.budget_day) == (100_000, None)
     assert (market.second, market.credit_line) == (2 * MICRO, 10**15)
+    assert market.uplink is None and parse("[market]\nuplink='1.5 Gbit/s'").market.uplink == 1.5e9
     assert market.vouch and not parse("[market]\nvouch=false").market.vouch
 
 

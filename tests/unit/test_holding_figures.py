@@ -19,6 +19,7 @@ from scripts.bench.holding_figures import (
     rank_correlation,
     taken_up,
     whole_layers,
+    worst_loss,
 )
 from scripts.simulate.world import BoolArray
 
@@ -69,6 +70,14 @@ def test_ranks_of_equals_are_averaged() -> None:
     assert rank_correlation(np.array([4, 3, 2, 1]), np.array([10, 20, 30, 1000])) == pytest.approx(-1.0)
     assert rank_correlation(np.array([1, 1, 2, 2]), np.array([1, 2, 1, 2])) == pytest.approx(0.0)
     assert math.isnan(rank_correlation(np.array([2, 2, 2]), np.array([1, 2, 3])))
+
+
+def test_the_worst_loss_is_of_all_holders_of_a_cell() -> None:
+    placed = held("xx..", "x..x", "xx.x", "..x.", "..x.")
+    assert worst_loss(placed, 1) == []
+    assert worst_loss(placed, 2) == [0, 2]
+    assert worst_loss(placed, 4) == [0, 1, 2]
+    assert worst_loss(placed, 5) == [0, 1, 2, 3, 4]
 
 
 def test_whole_layers_of_all_servers() -> None:

@@ -140,9 +140,6 @@ def change(path: Path, statement: str) -> None:
         ("UPDATE stream SET folded_pairs = 1", "do not add up"),
         ("DELETE FROM receipt", "do not add up"),
         ("DELETE FROM stream", "do not add up"),
-        ("UPDATE receipt SET n = 7", "says something else than its row"),
-        ("UPDATE receipt SET signed = x'0102'", "2 bytes, not"),
-        ("UPDATE receipt SET signed = 'text'", "a receipt of"),
         ("PRAGMA user_version = 2", "version 2, this program knows 1: update panal"),
         ("PRAGMA application_id = 5", "another program's"),
         ("DROP TABLE receipt", "no such table"),
@@ -158,6 +155,38 @@ def test_a_ledger_that_does_not_add_up_is_refused(path: Path, statement: str, sa
             opened(path)
         assert str(path) in str(caught.value) and "\n" not in str(caught.value)
         assert "move it" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("statement", "said", "read"),
+    [
+        ("UPDATE receipt SET n = 7", "says something else than its row", ""),
+        ("UPDATE receipt SET signed = x'0102'", "2 bytes, not", "2 bytes, not"),
+        ("UPDATE receipt SET signed = 'text'", "a receipt of", "4 bytes, not"),
+        ("UPDATE receipt SET signed = hex(signed)", "a receipt of", "not 202 or 266"),
+        ("UPDATE receipt SET signed = substr(hex(signed), 1, 202)", "a receipt of", "bytes-like"),
+    ],
+)
+def test_a_receipt_is_looked_at_by_who_will_write_or_reads_it(
+    path: Path, statement: str, said: str, read: str
+) -> None:
+    """Of a full file that takes more than a second, and a command opens it several times."""
+    ledger = SqliteLedger(path)
+    ledger.write([entry(full(1, 100))])
+    ledger.close()
+    change(path, statement)
+    reader = SqliteLedger.reading(path)
+    for each in (reader.balances, reader.receipts):
+        if read:
+            with pytest.raises(LocalError, match=read) as caught:
+                each()
+            assert "move it" in str(caught.value)
+        else:
+            assert len(list(each())) == 1
+    reader.close()
+    with pytest.raises(LocalError, match=said) as caught:
+        SqliteLedger(path)
+    assert "move it" in str(caught.value)
 
 
 @pytest.mark.parametrize("place", [0, 30, 110, 4_096 + 5, -1])

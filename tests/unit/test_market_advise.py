@@ -12,18 +12,21 @@ import pytest
 from node.cli import market_advise
 from node.cli.frame import run_command
 from node.config import load_config
+from node.line_rate import RateError, parse_rate
 from node.market.advice_report import AdviceReport, LayerAdvice
 from node.market.served_memory import ServedMemory
 from node.market.served_rate import DAY, ServedRate
 
 
 def test_rates_as_people_write_them() -> None:
-    assert market_advise._uplink("20Mbit") == 20e6
-    assert market_advise._uplink("1.5 Gbit/s") == 1.5e9
-    assert market_advise._uplink(" 500kbit ") == 5e5
+    assert parse_rate("20Mbit") == market_advise._uplink("20MBIT/s") == 20e6
+    assert parse_rate("1.5 Gbit/s") == 1.5e9
+    assert parse_rate(" 500kbit ") == 5e5
     for text in ("", "20", "0Mbit", "fast", "20MB", "-3Mbit", "9999999Gbit", "2e3kbit"):
         with pytest.raises(argparse.ArgumentTypeError, match="is no rate"):
             market_advise._uplink(text)
+        with pytest.raises(RateError, match="is no rate"):
+            parse_rate(text)
 
 
 def report(**fields: object) -> AdviceReport:

@@ -17,13 +17,13 @@ from market.evidence_sqlite import AuditBook
 from market.ledger_sqlite import SqliteLedger
 from market.quarantine import Strikes
 from market.quotes import OwnQuotes
-from market.receipt import epoch_of
+from market.receipt import Kind, epoch_of
 from market.reputation import Dealings
 from market.scarcity import MAX_RATIO
 from node.config.shape import MAX_CAP_RATIO
 from node.market.quotes_port import OwnPrices
 from routing.errors import LocalError
-from tests.market_books import LAYER, MODEL, NOW, PRICE, RICH, Side, experts, folder, greet, settle
+from tests.market_books import LAYER, MODEL, NOW, PRICE, RICH, Side, experts, folder, greet, say, settle
 from tests.unit.test_quarantine import EVIDENCE
 
 DAY = 86_400.0
@@ -188,3 +188,101 @@ def test_what_a_killed_payer_has_forgotten_is_cleared_by_what_it_signs_later(pai
         left.append(payee.account(payer).unsigned)
     assert left == sorted(left, reverse=True) and left[40] > 0 == left[49]
     assert payee.owed_by(payer) == 60 * pairs * PRICE == -payer.owed_by(payee)
+
+
+def test_the_file_counts_as_due_what_a_restart_would_find_due(pair: tuple[Side, Side]) -> None:
+    """A reply is lost at the hour's end: the receipt of the next one says nothing that the first did not."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == ""
+    first = payer.books.offer(payee.peer, NOW)
+    assert first is not None
+    payee.do(payee.books.received(payer.peer, payer.do(first), NOW))
+
+    def due() -> list[int]:
+        return [payer.pays(payee).due_credits, *(each.due for each in payer.ledger.balances())]
+
+    assert due() == [1_000 * PRICE] * 2
+    again = payer.books.offer(payee.peer, NOW + 3_600)
+    assert again is not None
+    said = say(payer, payee, payer.do(again), NOW + 3_600)
+    assert said.again and due() == [0, 0]
+    payer.restart()
+    assert due() == [0, 0] and payer.pays(payee).pending is not None
+    assert payer.owed_by(payee) == -1_000 * PRICE
+
+
+def test_what_is_signed_for_while_it_is_given_up_is_given_up_no_more(pair: tuple[Side, Side]) -> None:
+    """The owner forgives what a peer has not signed for; while that is written, the rest is given up anyway."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == "" and settle(payer, payee, NOW) == ""
+    payee.books.payee.served(payer.peer, MODEL, LAYER, experts(MOST_UNSIGNED // PRICE), NOW)
+    account = payee.account(payer)
+    step = payee.books.settle(payer.peer, account.standing.owes + account.unsigned, Kind.FORGIVEN, NOW + 700)
+    assert payee.books.payee.refusal(payer.peer, NOW + 700, 100 * PRICE) == "", "it is let in again"
+    assert account.unsigned == 0
+    payee.do(step)
+    assert account.unsigned == 0
+    greet(payer, payee, NOW + 700)  # and what is left can be told
+
+
+def test_looking_at_balances_after_a_restart_gives_newcomers_nothing_new(pair: tuple[Side, Side]) -> None:
+    """Whoever makes a node with an open page start again would get the day's credit once more."""
+    payer, payee = pair
+    terms = Terms(RICH.credit_line, 10**7)
+    payee.books = Books(payee.identity, terms, payee.prices, payee.ledger.load(NOW))
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 3_000, NOW) == "" and settle(payer, payee, NOW) == ""
+    payee.ledger.write(payee.books.flush())
+    payee.books = Books(payee.identity, terms, payee.prices, payee.ledger.load(NOW))
+    for now in (0.0, NOW, NOW + DAY, NOW):
+        (balance,) = payee.books.balances(now)
+        left = 10**7 - (3_000 * PRICE if now == NOW else 0)
+        assert balance.limit == 3_000 * PRICE + left, "what it had, and what it could have"
+    assert payee.books.payee.pool.left("", NOW) == 10**7 - 3_000 * PRICE
+    assert payee.books.flush() == (), "nothing was drawn since"
+
+
+def test_one_call_may_cost_more_than_goes_unsigned(pair: tuple[Side, Side]) -> None:
+    """Prompts of a large model do. All before it has to be signed for, and nothing else be under way."""
+    payer, payee = pair
+    refusal = payee.books.payee.refusal
+    greet(payer, payee, NOW)
+    dear = 3 * MOST_UNSIGNED
+    assert "go unsigned" in refusal(payer.peer, NOW, dear), "beside others"
+    assert refusal(payer.peer, NOW, dear, is_alone=True) == ""
+    payee.books.payee.served(payer.peer, MODEL, LAYER, experts(dear // PRICE), NOW)
+    payer.books.payer.answered(payee.peer, MODEL, LAYER, experts(dear // PRICE), payer.prices, NOW)
+    for cost in (PRICE, dear):
+        assert "go unsigned" in refusal(payer.peer, NOW, cost, is_alone=True), "until it is signed for"
+    assert settle(payer, payee, NOW) == ""
+    assert refusal(payer.peer, NOW, dear, is_alone=True) == ""
+    payee.books = Books(payee.identity, Terms(dear - 1, dear - 1), payee.prices, payee.ledger.load(NOW))
+    other = "12D3KooWNobody"
+    assert "may owe" in payee.books.payee.refusal(other, NOW, dear, is_alone=True), "within the line only"
+
+
+def test_reading_makes_no_accounts(pair: tuple[Side, Side]) -> None:
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == "" and settle(payer, payee, NOW) == ""
+    before = {account.peer: set(account.issues) for account in payee.books._registry.everybody()}
+    payee.books.balances(NOW)
+    payee.books.given()
+    assert payee.books.payer.due(NOW) == payee.books.payer.open_accounts() == []
+    assert not payee.books.payer.urgent("12D3KooWNobody") and not payee.books.fault_of("12D3KooWNobody")
+    after = {account.peer: set(account.issues) for account in payee.books._registry.everybody()}
+    assert after == before == {payer.peer: set()}
+
+
+def test_most_at_stake_is_shown_first_and_all_is_summed(pair: tuple[Side, Side]) -> None:
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == "" and settle(payer, payee, NOW) == ""
+    for number in range(5):
+        payee.books.payee.served(f"caller {number}", MODEL, LAYER, experts(100 * number), NOW)
+    told = payee.books.shown(NOW, 3)
+    assert [each.peer for each in told.balances] == [payer.peer, "caller 4", "caller 3"]
+    assert (told.owed, told.owes, told.left_out) == (1_000 * PRICE, 0, 2)
+    assert [each.peer for each in payee.books.balances(NOW)][3:] == ["caller 2", "caller 1"]

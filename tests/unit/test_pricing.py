@@ -124,6 +124,16 @@ def test_a_fixed_price_follows_nothing() -> None:
     assert asked(pricing) == 3_750 and pricing.offered()[0].number == number
 
 
+def test_who_does_not_know_its_capacity_yet_is_not_dear_for_a_little_work() -> None:
+    world = World()
+    world.pairs_per_second = 0.0
+    world.hear(*OTHERS)
+    pricing = world.pricing()
+    for _ in range(9):
+        world.look(pricing, **{f"e{expert}": 20 for expert in range(8)})
+    assert asked(pricing) <= 2 * BASE
+
+
 def test_an_idle_server_among_enough_others_comes_down_to_the_floor_in_20_periods() -> None:
     world = World()
     world.hear(*OTHERS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -101,7 +101,7 @@ def test_at_the_end_all_that_is_owed_is_written_at_once(path: Path) -> None:
         node = Side("node", path)
         others = [Side(f"other {number}", path) for number in range(3)]
         for side in (node, *others):
-            open_files.callback(lambda side=side: side.ledger.close())
+            open_files.enter_context(closing(side.ledger))
         first = others[0]
         assert not node.serve(first, PAIRS, NOW) and not settle(first, node, NOW)
         node.do(node.books.settle(first.peer, MICRO, Kind.PAID, NOW))
