@@ -1,6 +1,8 @@
 """What this node owes for work done for it: counted as answers come, offered as receipts. Pure.
 
-1. Only answers that arrived are paid for, at the quote that the book says.
+1. Answers that arrived are paid for, at the quote that the book says. So is what was asked for and not waited
+   for, where another was quicker: if the peer says, with a receipt, that it counts more than what arrived. It
+   cannot know that nobody waited, and what it counts in vain would come to more than it lets go unsigned.
 2. A receipt is offered OFFER_SECONDS after the first thing that none covers, or when URGENT is due: what a
    peer computes without a receipt is bounded (accounts_payee.MOST_UNSIGNED), and nobody should have to wait.
 """
@@ -24,6 +26,9 @@ OFFER_SECONDS = 10.0
 URGENT = MOST_UNSIGNED // 2
 """µcr. Half of what a peer computes unsigned is left for the time that the exchange takes."""
 
+COUNTED_SECONDS = 30.0
+"""After an answer was given up: what its peer does not count by then it never computed. No call has as long."""
+
 
 class Book(Protocol):
     """What a peer asks for a model's cells (market.price_book.PriceBook)."""
@@ -42,12 +47,16 @@ class PayerAccounts:
     Args:
         account: of a peer, made if need be.
         look: the same, None if there is none.
+
+    Attributes:
+        on_claimed: told what is owed for answers that never arrived (µcr).
     """
 
     def __init__(self, account: Callable[[str], Account], look: Callable[[str], Account | None]) -> None:
         self._account = account
         self._look = look
         self._open: dict[str, None] = {}
+        self.on_claimed: Callable[[int], None] = lambda credits: None
 
     def answered(
         self,
@@ -77,6 +86,28 @@ class PayerAccounts:
                 account.due_at = now
                 self._open[peer] = None
         return cost
+
+    def given_up(
+        self, peer: str, layer: int, experts: npt.NDArray[np.uint16], book: Book, now: float
+    ) -> None:
+        """An answer is waited for no longer: it is owed for if it was computed, as the peer will say."""
+        account = self._account(peer)
+        most = account.given_up_on + max(0, book.total(layer, experts))
+        account.given_up_on, account.given_up_at = min(most, MOST_UNSIGNED), now
+
+    def claimed(self, account: Account, unsigned: int, now: float) -> None:
+        """With a countersigned receipt a peer says what it counts beyond it (µcr). As far as that is more than
+        what has arrived since, it is for what was not waited for; never more than was asked for so."""
+        account.claimed = unsigned
+        stream = account.issuing(True, Kind.WORK)
+        more = min(max(0, unsigned - stream.due_credits), account.given_up_on)
+        account.given_up_on -= more
+        if abs(now - account.given_up_at) > COUNTED_SECONDS:
+            account.given_up_on = min(account.given_up_on, unsigned - more)
+        if more:
+            stream.due_credits += more
+            self._open[account.peer] = None
+            self.on_claimed(more)
 
     def urgent(self, peer: str) -> bool:
         """Whether a receipt should be offered now."""

@@ -97,6 +97,14 @@ class Answers:
         answered = {peer_id: network or f"{peer_id} itself" for peer_id, network in networks.items()}
         return cls(answered, one_a_network(networks.items()), frozenset(silent), stranger)
 
+    def without(self, peer_ids: Collection[str]) -> Answers:
+        """The same where these are there for nobody: who is not asked for its false answers replaces none."""
+        if not peer_ids:
+            return self
+        answered = {peer_id: known for peer_id, known in self.answered.items() if peer_id not in peer_ids}
+        counted = one_a_network(answered.items())
+        return Answers(answered, counted, self.silent.union(peer_ids), self.stranger)
+
     def weight(self, peer_id: str) -> float:
         """How far a holder's word goes (`market.view`)."""
         if peer_id in self.counted:

@@ -49,7 +49,7 @@ class Books:
         self._drawn = dict(state.drawn)
         self.payer = PayerAccounts(self.account, self._registry.look)
         self.payee = PayeeAccounts(self.account, quotes, terms, NewcomerPool(terms.newcomers, state.drawn))
-        self._heard = Heard(identity, self._registry, self.payee)
+        self._heard = Heard(identity, self._registry, self.payee, self.payer)
         for each in state.accounts:
             account = self._registry.restore(each)
             self.payee.changed(account)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from market.account import Account, we_issue
 from market.accounts_payee import PayeeAccounts, rest_of
+from market.accounts_payer import PayerAccounts
 from market.ledger import Entry, Evidence
 from market.market_wire import (
     Countersigned,
@@ -32,13 +33,17 @@ class Heard:
         identity: ours.
         registry: the accounts.
         payee: what others owe, as it is counted.
+        payer: what we owe.
     """
 
-    def __init__(self, identity: Identity, registry: Registry, payee: PayeeAccounts) -> None:
+    def __init__(
+        self, identity: Identity, registry: Registry, payee: PayeeAccounts, payer: PayerAccounts
+    ) -> None:
         self._key = identity.private_key
         self._we = identity.peer_id
         self._registry = registry
         self._payee = payee
+        self._payer = payer
 
     def received(self, peer: str, data: bytes, now: float) -> Step:
         """A request came: its reply is in the step.
@@ -75,7 +80,7 @@ class Heard:
                     if not account.put_off:
                         account.refused = ""
                     if we_pay:
-                        account.claimed = unsigned
+                        self._payer.claimed(account, unsigned, now)
 
                 return self._adopting(account, (signed,), b"", commit, now)
             case NotSigned(reason, text, shown, unsigned):

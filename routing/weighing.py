@@ -69,6 +69,11 @@ class Weighing:
         self._table.weigh(costs, doubted)
         self._look_at_prices(now)
 
+    def prices_changed(self) -> None:
+        """Somebody asks something else: look at prices at the next look. What nobody notices of it costs the
+        table nothing: plans that are ready stay."""
+        self._prices_due = -math.inf
+
     def _look_at_prices(self, now: float) -> None:
         asked = (self.tariff, self._table.peers() if self.tariff is not None else [])
         if asked == self._priced and (self.tariff is None or now < self._prices_due):

@@ -116,13 +116,17 @@ class Side:
     def is_paid_by(self, other: Side) -> Accepting:
         return self.account(other).accepting(False, Kind.WORK)
 
-    def serve(self, payer: Side, pairs: int, now: float, *, arrives: bool = True) -> str:
-        """Compute for the other side; the refusal, or ""."""
+    def serve(
+        self, payer: Side, pairs: int, now: float, *, arrives: bool = True, is_hedged: bool = False
+    ) -> str:
+        """Compute for the other side, whose answer is lost, or was not waited for; the refusal, or ""."""
         cost = self.prices.price * pairs
         why = self.books.payee.refusal(payer.peer, now, cost)
         if not why:
             self.books.payee.served(payer.peer, MODEL, LAYER, experts(pairs), now)
-            if arrives:
+            if is_hedged:
+                payer.books.payer.given_up(self.peer, LAYER, experts(pairs), self.prices, now)
+            elif arrives:
                 payer.books.payer.answered(self.peer, MODEL, LAYER, experts(pairs), self.prices, now)
         return why
 

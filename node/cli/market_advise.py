@@ -13,7 +13,7 @@ from node.cli.arguments import Subparsers, add_command, add_config, add_json, me
 from routing.errors import LocalError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from market.ground import Floats
     from node.config import ModelRef, NodeConfig
@@ -94,6 +94,7 @@ def run(args: argparse.Namespace) -> int:
         heard = run_interruptible(
             lambda: hear(place, stored.model_id, lambda text: progress.report(text, 0, 0)), progress.stop
         )
+        heard = replace(heard, answers=heard.answers.without(_barred(config)))
         work = functools.partial(advise_on, asked, heard, place.identity.peer_id, store)
         report = run_blocking(work, progress.stop)
     print(json.dumps(report.as_dict()) if args.json else told(report))
@@ -255,6 +256,21 @@ def _served(config: NodeConfig, model_id: str, peer_id: str) -> dict[int, Floats
         raise LocalError(
             "the node that runs here tells of its work otherwise than this panal reads it: start it again"
         ) from None
+
+
+def _barred(config: NodeConfig) -> Collection[str]:
+    """Peers that this node does not ask for their false answers."""
+    import time
+
+    from node.device.folder import NodeFolder
+    from node.market.findings import found_earlier
+
+    try:
+        with found_earlier(NodeFolder.of(config)) as findings:
+            return () if findings is None else findings.quarantine.barred(time.time())
+    except LocalError as error:
+        print(f"panal: who gave false answers is not known: {error}", file=sys.stderr)
+        return ()
 
 
 def _cells(ranges: object) -> str:

@@ -23,7 +23,7 @@ from node.model.manifest import ExpertCall
 from node.serve.cells import Cells, HeldCall
 from routing.dispatch.call import CallStats, MoeCall, WireSettings, combine_for
 from routing.dispatch.plan import HOME, LayerHolders, ServerCall, plan
-from routing.dispatch.star import OnAnswer, PeerLookup, Star
+from routing.dispatch.star import OnAnswer, OnGivenUp, PeerLookup, Star
 from routing.dispatch.unpaid import Unpaid
 from routing.errors import LocalError, PanalError
 from routing.estimates import Estimates
@@ -121,9 +121,14 @@ class SwarmPort:
         """Weigh what servers ask; None: no longer."""
         self._weighing.tariff = tariff
 
-    def watch_answers(self, on_answer: OnAnswer | None) -> None:
-        """Have each answer that arrives priced, or looked at; None: no longer."""
-        self._star.on_answer = on_answer
+    def prices_changed(self) -> None:
+        """Somebody asks something else now."""
+        self._weighing.prices_changed()
+
+    def watch_answers(self, on_answer: OnAnswer | None, on_given_up: OnGivenUp | None = None) -> None:
+        """Have each answer that arrives priced, or looked at, and what is waited for no longer counted; None:
+        no longer."""
+        self._star.on_answer, self._star.on_given_up = on_answer, on_given_up
 
     def next_call_id(self) -> int:
         """For a call that somebody else makes; on the event loop."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +17,7 @@ from market.credit_line import Terms
 from market.ledger_sqlite import SqliteLedger
 from market.market_wire import PROTOCOL_ID
 from market.price import percent_of
+from market.quarantine import Quarantine
 from market.receipt import CREDIT
 from market.vouch_wire import PROTOCOL_ID as VOUCH_PROTOCOL_ID
 from node.device.folder import NodeFolder
@@ -105,12 +106,14 @@ class MarketPart:
         self.accounts = PricedCalls(self.books.payee, self._prices, time.time, self._whence)
         self.accounts.further = self._further
         self.spending = Spending(market, folder)
+        self.books.payer.on_claimed = lambda credits: self.spending.purse.pay(credits, time.time())
         self.settler = Settler(self.books, ledger, self._connection, time.time)
         self.sales: Sales | None = None
         self._teller = Teller(self.books.has_receipts, self.books.vouches, time.time)
         self._asker: Asker | None = None
         self.auditor: Auditor | None = None
         self.findings: Findings | None = None
+        self._quarantine = Quarantine()
 
     @classmethod
     @contextmanager
@@ -135,6 +138,7 @@ class MarketPart:
         right. If there were none, everybody's does: nobody has been asked for anything to be audited."""
         with found_earlier(self._folder) as findings:
             if findings is not None:
+                self._quarantine = findings.quarantine
                 audited = self._config.market.audit > 0
                 self.books.payee.honours = findings.reputation.is_proved if audited else findings.honours
 
@@ -162,7 +166,7 @@ class MarketPart:
 
     def sell(self, node: SwarmNode, serving: ServingPart) -> None:
         """Quote prices for what is served, from before the node first announces itself."""
-        self.sales = Sales(self._config.market, self._folder, node, serving, self.books)
+        self.sales = Sales(self._config.market, self._folder, node, serving, self.books, self._barred)
         self._prices.quotes = self.sales.quotes
         self._serving = serving
         if serving.chosen is not None:
@@ -213,7 +217,7 @@ class MarketPart:
                     watch(call, part, request, answer, path)
                 return self._pay(part.peer_id, self._pairs(request))
 
-            live.port.watch_answers(on_answer)
+            live.port.watch_answers(on_answer, self._given_up)
             try:
                 yield
             finally:
@@ -234,6 +238,7 @@ class MarketPart:
         if not self._config.market.audit:
             async with kept_out(live, self._folder) as self.findings:
                 if self.findings is not None:
+                    self._quarantine = self.findings.quarantine
                     self.books.payee.honours = self.findings.honours
                 try:
                     yield None
@@ -244,6 +249,7 @@ class MarketPart:
             live, self._folder, self._config.market, paid=self._paid_for_audit, dealt=self._dealt
         ) as auditor:
             self.auditor, self.findings = auditor, auditor.findings
+            self._quarantine = auditor.quarantine
             self.books.payee.honours = auditor.reputation.is_proved  # and later on, by what was known then
             self._asker = Asker(
                 self._identity.peer_id,
@@ -293,6 +299,15 @@ class MarketPart:
         self.settler.answered(peer_id)
         return cost
 
+    def _given_up(self, peer_id: str, request: ExpertsRequest) -> None:
+        """What a peer was asked, and is not waited for any longer, is owed if it says that it computed it."""
+        pairs = self._pairs(request)
+        book = self._quoted.book(peer_id, pairs.model_id)
+        if book is None or isinstance(book, Unheard):
+            return
+        asked = book if pairs.share is None else FurtherBook(book, pairs.share)
+        self.books.payer.given_up(peer_id, pairs.layer, pairs.experts, asked, time.time())
+
     def _paid_for_audit(
         self, peer_id: str, request: ExpertsRequest, answer: ExpertsAnswer, path: str
     ) -> None:
@@ -312,7 +327,7 @@ class MarketPart:
 
     def _heard(self, offer: Offer) -> None:
         if self._quoted.heard(offer) and self._live is not None:
-            self._weigh(self._live)
+            self._live.port.prices_changed()
         if offer.advert is not None and offer.advert.quotes:
             self.settler.met(offer.peer_id)  # if it is connected
         if self._unheard:
@@ -337,6 +352,9 @@ class MarketPart:
     def _whence(self, peer_id: str) -> str:
         node = self._node
         return "" if node is None else neighbourhood_of(node.endpoint, node.endpoint.connection_to(peer_id))
+
+    def _barred(self) -> Collection[str]:
+        return self._quarantine.barred(time.time())
 
     def _connection(self, peer_id: str) -> Connection | None:
         return None if self._node is None else self._node.endpoint.connection_to(peer_id)

@@ -26,8 +26,8 @@ class Payee(Protocol):
     drawn: int
 
     def refusal(self, peer: str, now: float, pending: int = 0, *, is_alone: bool = False) -> str:
-        """Why a peer is not served, with `pending` micro-credits of its calls under way (`is_alone`: of this one
-        alone); "" if it is: then `drawn` is what the last of them took of the newcomers' pool."""
+        """Why a peer is not served, with `pending` micro-credits of its calls under way (`is_alone`: of this
+        one alone); "" if it is: then `drawn` is what the last of them took of the newcomers' pool."""
 
     def give_back(self, peer: str, credits: int, since: float) -> None:
         """What a call drew that got no answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -35,12 +35,23 @@ slower."""
 
 
 class Sales:
-    """Prices of what an expert server holds. What `Pricing` needs to know is looked up here."""
+    """Prices of what an expert server holds. What `Pricing` needs to know is looked up here.
+
+    Args:
+        barred: peers that are not asked now for their false answers.
+    """
 
     def __init__(
-        self, market: MarketConfig, folder: NodeFolder, node: SwarmNode, serving: ServingPart, books: Books
+        self,
+        market: MarketConfig,
+        folder: NodeFolder,
+        node: SwarmNode,
+        serving: ServingPart,
+        books: Books,
+        barred: Callable[[], Collection[str]],
     ) -> None:
         self._node = node
+        self._barred = barred
         self._serving = serving
         self._bases: dict[str, BasePrices] = {}
         self._market = market
@@ -90,8 +101,8 @@ class Sales:
         return {layer: pairs.round(1).tolist() for layer, pairs in self._served.a_day(model_id).items()}
 
     def answers(self) -> Answers:
-        """Which others have answered this node, and which do not."""
-        return self._probing.answers()
+        """Which others have answered this node, and which do not, or do not tell the truth."""
+        return self._probing.answers().without(self._barred())
 
     def holders(self) -> tuple[int, int, int]:
         """How many others that hold anything of what is served here, or may be, have answered, do not

@@ -94,6 +94,10 @@ OnAnswer = Callable[[MoeCall, ServerCall, ExpertsRequest, ExpertsAnswer, str], i
 """Told of each answer that has arrived and fits, last the path it came by; gives the micro-credits that this
 node owes for it. Runs between two answers of a call, so it must take microseconds and raise nothing."""
 
+OnGivenUp = Callable[[str, ExpertsRequest], None]
+"""Told whose answer to which request is waited for no longer, because another's came first or nobody wants it:
+the peer may have computed it, and may not. As quick as `OnAnswer`."""
+
 
 class Star:
     """Dispatches MoE calls. One for a node; calls may overlap.
@@ -101,6 +105,9 @@ class Star:
     Args:
         estimates: what is known of the peers; kept up to date here.
         on_answer: where answers are priced or looked at; None: they are free.
+
+    Attributes:
+        on_given_up: where what was asked for in vain is counted; None: nowhere.
     """
 
     def __init__(
@@ -113,6 +120,7 @@ class Star:
         self._peer = peer
         self._home = home
         self.on_answer = on_answer
+        self.on_given_up: OnGivenUp | None = None
         self._call_ids = count()
         self._watch = Watch()
         self.estimates = estimates or Estimates()
@@ -154,6 +162,7 @@ class Star:
             settings,
             stats or CallStats(),
             self.on_answer,
+            self.on_given_up,
         )
         return await running.run(), running.stats
 
@@ -173,6 +182,7 @@ class _Dispatch:
         settings: WireSettings,
         stats: CallStats,
         on_answer: OnAnswer | None,
+        on_given_up: OnGivenUp | None,
     ) -> None:
         self.peer = peer
         self.home = home
@@ -184,6 +194,7 @@ class _Dispatch:
         self.settings = settings
         self.stats = stats
         self.on_answer = on_answer
+        self.on_given_up = on_given_up
         self.refused_some: set[str] = set()
         self.late: set[str] = set()
 
@@ -312,6 +323,10 @@ class _Dispatch:
                 answer = await peer.call(request)
         except Refused as refused:
             self.stats.bytes_back += framed_nbytes(refused.refusal)
+            raise
+        except trio.Cancelled:
+            if self.on_given_up is not None:
+                self.on_given_up(peer_id, request)
             raise
         if answer is None:
             raise _NoAnswer(f"{peer_id} gave no answer in {self.settings.timeout:g} s", peer=peer_id)

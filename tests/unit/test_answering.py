@@ -123,6 +123,18 @@ def test_whose_advert_has_ended_is_forgotten() -> None:
     assert known.answers(0.0) == Answers.of(dict.fromkeys(REAL[1:], ""), stranger=STRANGER * 4 / 5)
 
 
+def test_who_is_taken_out_is_there_for_nobody() -> None:
+    known = world()
+    for name in ("liar", "next to it"):
+        known.answered(name, "203.0.113.0/24", 0.0)
+    honest = known.answers(0.0)
+    answers = honest.without({"liar", "liar that was never asked"})
+    assert honest.weight("liar") == 1.0 and honest.without(()) == honest
+    assert answers.weight("liar") == answers.weight("liar that was never asked") == 0.0
+    assert answers.weight("next to it") == 1.0, "of that network it is the one that counts now"
+    assert set(answers.answered) == {*REAL, "next to it"} and answers.stranger == honest.stranger
+
+
 def test_counts_of_holders() -> None:
     known = world()
     fail(known, "phantom", 0.0)

@@ -1,4 +1,4 @@
-"""What a node decides by itself is what its owner is told: one decision, with the device's line and prices."""
+"""What a node decides by itself is what its owner is told, with the device's line and its prices."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import trio
 from market.answering import Answers
 from market.quote_runs import quote_of
 from node.config import MarketConfig
+from node.config.shape import MarketMode
 from node.device.cell_sources import servable_layers
 from node.device.serving_choice import Servable
 from node.home.home_set import HomeSet, shapes_of, total_bytes
@@ -26,7 +27,7 @@ from tests.model_parts import ModelParts
 Parts = Callable[..., ModelParts]
 
 HOLDERS = 5
-HOT, COLD = range(6), range(6, 12)
+HOT = range(6)
 
 
 def heard(parts: ModelParts) -> Heard:
@@ -42,9 +43,18 @@ def heard(parts: ModelParts) -> Heard:
     return Heard(rows, Answers.of({row.advert.peer_id: "" for row in rows}))
 
 
-def told(parts: ModelParts, market: MarketConfig, memory: int) -> AdviceReport:
-    """By the command."""
-    return advise_on(Asked(market, parts.stored, memory, HomeSet(), {}), heard(parts), "me", parts.store)
+def told(
+    parts: ModelParts, market: MarketConfig, memory: int, serving: HomeSet | None = None, hot: float = 1.0
+) -> AdviceReport:
+    """By the command.
+
+    Args:
+        hot: how many times as often as others the experts of the first half were asked for.
+    """
+    shapes = shapes_of(parts.manifest)
+    served = {layer: np.repeat([1e4 * hot, 1e4], 6) for layer in shapes} if serving else {}
+    asked = Asked(market, parts.stored, memory, serving or HomeSet(), served)
+    return advise_on(asked, heard(parts), "me", parts.store)
 
 
 def decided(parts: ModelParts, market: MarketConfig, memory: int) -> HomeSet:
@@ -66,26 +76,33 @@ SLOW = 500.0
 """Bits a second: far from what a million tokens a day take."""
 
 
-@pytest.mark.parametrize("uplink", [None, SLOW])
+@pytest.fixture(autouse=True)
+def _one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which a peer's draws are the same."""
+    monkeypatch.setattr("time.time", lambda: NOW)
+
+
 @pytest.mark.parametrize("mode", ["scarcity", "fixed"])
-def test_a_node_does_what_the_command_says(
-    parts: Parts, mode: str, uplink: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("time.time", lambda: NOW)  # what draws of one round say
+def test_a_node_does_what_the_command_says(parts: Parts, mode: MarketMode) -> None:
     demo = parts("demo")
     memory = total_bytes(shapes_of(demo.manifest)) // 3
-    market = MarketConfig(mode=mode, price=150, uplink=uplink)  # type: ignore[arg-type]
-    assert decided(demo, market, memory).as_ranges() == told(demo, market, memory).hold
+    kept = []
+    for uplink in (None, SLOW):
+        market = MarketConfig(mode=mode, price=150, uplink=uplink)
+        kept.append(decided(demo, market, memory))
+        assert kept[-1].as_ranges() == told(demo, market, memory).hold
+    assert kept[0] != kept[1], "a line counts"
 
 
 def test_a_slow_line_leaves_what_is_asked_for_most_to_others(parts: Parts) -> None:
     demo = parts("demo")
-    memory = total_bytes(shapes_of(demo.manifest)) // 8  # half a layer
+    shapes = shapes_of(demo.manifest)
+    memory, whole = total_bytes(shapes) // 8, HomeSet.whole(shapes, shapes)  # of half a layer
 
     def hot(uplink: float | None) -> float:
-        held = decided(demo, MarketConfig(mode="scarcity", uplink=uplink), memory)
-        chosen = [expert for experts in held.experts().values() for expert in experts]
-        return sum(expert in HOT for expert in chosen) / len(chosen)
+        found = told(demo, MarketConfig(mode="fixed", uplink=uplink), memory, whole, hot=50.0)
+        chosen = HomeSet.from_ranges(found.hold, shapes).experts()
+        return sum(expert in HOT for each in chosen.values() for expert in each) / 6
 
     assert hot(None) == hot(1e9) == 1.0 and hot(SLOW) == 0.0
 

@@ -268,8 +268,8 @@ def registered(registry: Registry, name: str, signed: SignedReceipt, *, we_pay: 
 def test_accounts_make_room_in_the_order_of_what_is_lost() -> None:
     gone: list[str] = []
     registry = Registry(ANN.peer_id, lambda account: gone.append(account.peer), max_peers=5)
-    registered(registry, "owes much", full(1, 9_000))
-    registered(registry, "owes little", full(1, 10))
+    registered(registry, "owes much", full(1, 9_000)).counted = 9_000
+    registered(registry, "owes little", full(1, 10)).counted = 10
     registered(registry, "is owed", full(1, 10), we_pay=True)
     quits = registered(registry, "even", full(1, 10, EPOCH - FORGET_EPOCHS - 1))
     quits.standing.add(True, Kind.WORK, 10)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from market.evidence_sqlite import AuditBook
+from market.quarantine import Strikes
 from node.cli import market_advise
 from node.cli.frame import run_command
 from node.config import load_config
@@ -16,6 +20,7 @@ from node.line_rate import RateError, parse_rate
 from node.market.advice_report import AdviceReport, LayerAdvice
 from node.market.served_memory import ServedMemory
 from node.market.served_rate import DAY, ServedRate
+from tests.unit.test_quarantine import EVIDENCE
 
 
 def test_rates_as_people_write_them() -> None:
@@ -114,6 +119,23 @@ def test_work_that_was_written_down_counts_while_no_node_runs(
     assert market_advise._served(config, "ab" * 32, "me") == {}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("panal: what this node served is not known: ") and "damaged" in line
+
+
+def test_who_gave_false_answers_is_no_replica(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text('identity = "identity.key"\n[market]\nmode = "fixed"\n')
+    config, now = load_config(file), time.time()
+    assert market_advise._barred(config) == ()
+    with closing(AuditBook(tmp_path / "audit.db")) as book:
+        for name, until in (("liar", now + 500), ("forgiven", now - 500)):
+            book.strike(name, Strikes(1, until, now - 1_000), replace(EVIDENCE, peer_id=name))
+    assert set(market_advise._barred(config)) == {"liar"} and not capsys.readouterr().err
+    (tmp_path / "audit.db").write_bytes(b"not so" * 1_000)
+    for beside in ("audit.db-wal", "audit.db-shm"):
+        (tmp_path / beside).unlink(missing_ok=True)
+    assert market_advise._barred(config) == ()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("panal: who gave false answers is not known: ")
 
 
 @pytest.mark.parametrize(
