@@ -137,11 +137,8 @@ class Account:
         return max((stream.full.receipt.epoch for _, stream in self.streams() if stream.full), default=0)
 
     def newly_granted(self) -> tuple[Granted, ...]:
-        """What the pool has granted it, if that is not written down yet."""
-        if self.granted == self.granted_written:
-            return ()
-        self.granted_written = self.granted
-        return (Granted(self.peer, self.granted),)
+        """What the pool has granted it, if that is not written down yet (`granted_written` says so then)."""
+        return () if self.granted == self.granted_written else (Granted(self.peer, self.granted),)
 
     def _sides(self, we_pay: bool) -> tuple[PeerId, PeerId]:
         return (self.we, self.peer) if we_pay else (self.peer, self.we)

@@ -94,6 +94,7 @@ class PayerAccounts:
         account = self._account(peer)
         most = account.given_up_on + max(0, book.total(layer, experts))
         account.given_up_on, account.given_up_at = min(most, MOST_UNSIGNED), now
+        self._open[peer] = None
 
     def claimed(self, account: Account, unsigned: int, now: float) -> None:
         """With a countersigned receipt a peer says what it counts beyond it (µcr). As far as that is more than
@@ -132,9 +133,14 @@ class PayerAccounts:
 
     def _opened(self) -> list[Account]:
         looked = [self._look(peer) for peer in self._open]
-        found = [account for account in looked if account is not None and account.is_open]
+        found = [each for each in looked if each is not None and (each.is_open or asks(each))]
         self._open = {account.peer: None for account in found}
         return found
+
+
+def asks(account: Account) -> bool:
+    """Whether so much was given up that a peer is to be asked what it counts of it, though nothing is due."""
+    return account.given_up_on >= URGENT and not account.fault
 
 
 def _is_due(account: Account, now: float) -> bool:
@@ -143,6 +149,6 @@ def _is_due(account: Account, now: float) -> bool:
             return True  # a settlement
     due = due_of(account)
     if due <= 0:
-        return False
+        return asks(account) and abs(now - account.offered_at) >= OFFER_SECONDS
     waited = now - (account.due_at or account.offered_at)
     return due >= URGENT or waited >= OFFER_SECONDS or waited < 0  # a clock that was put back

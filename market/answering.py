@@ -28,8 +28,7 @@ ANSWER_HOLDS = 3_600.0
 is a claim that nobody stands behind, and these do not come and go."""
 
 REFRESH_SECONDS = ANSWER_HOLDS / 2
-"""After an answer, or a silence that is proven, until it is asked again: half of the time is to spare. So a
-host that others claim to be at gets two handshakes an hour from each node for each claim."""
+"""After an answer, or a silence that is proven, until it is asked again: half of the time is to spare."""
 
 RETRY_SECONDS = 60.0
 """After a first failure: a node that was being restarted, or had just taken up other cells, is back."""
@@ -40,6 +39,10 @@ SILENT_AFTER = 2
 SURE_ANSWERS, LEAST_SHARE = 3, 0.1
 """Failures count if so many have answered, or such a share of all that were asked. With less this node may be
 behind something. Whoever makes claims enough for that wins no more than strangers have (`market.view`)."""
+
+MOST_DOUBLINGS = 4
+"""Of the time after which one that is silent is asked again: from half an hour to eight. There may be a
+thousand of them, and they must not take the place of those that answer."""
 
 SUSPECTS = 8
 """Peers that are asked out of turn when one that had answered fails: those asked longest ago. A lone failure
@@ -144,15 +147,20 @@ class _Peer:
         return self.failures < SILENT_AFTER and now - self.answered < ANSWER_HOLDS
 
     def is_silent(self, now: float) -> bool:
-        return self.failures >= SILENT_AFTER and now - self.asked < ANSWER_HOLDS
+        return self.failures >= SILENT_AFTER and now - self.asked < 2 * self.refresh
 
     @property
     def is_settled(self) -> bool:
         return self.failures >= SILENT_AFTER or (self.failures == 0 and self.answered == self.asked)
 
     @property
+    def refresh(self) -> float:
+        """Seconds after which it is asked again, once it is settled."""
+        return REFRESH_SECONDS * 2.0 ** min(max(0, self.failures - SILENT_AFTER), MOST_DOUBLINGS)
+
+    @property
     def due(self) -> float:
-        return self.asked + (REFRESH_SECONDS if self.is_settled else RETRY_SECONDS)
+        return self.asked + (self.refresh if self.is_settled else RETRY_SECONDS)
 
 
 class Answering:
@@ -219,37 +227,38 @@ class Answering:
     def next(self, holders: Sequence[str], now: float, rng: Draws) -> str | None:
         """Whom of these to probe next; None while nobody is due.
 
-        Four kinds take turns: who was never asked (any of them), who failed and is asked once more, who was
-        settled long ago, and who is asked out of turn because others failed (the longest ago first). In a
-        large swarm some of each always wait, and new identities without end must not keep this node from
-        finding out about those it has met.
+        Five kinds take turns, those that answer the most often: who was never asked (any of them), who has
+        answered and is due, who failed and is asked once more, who is silent, and who is asked out of turn
+        because others failed (the longest ago first). In a large swarm some of each always wait, and
+        identities without end must not keep this node from finding out about those it has met.
         """
         fresh = [peer_id for peer_id in holders if peer_id not in self._peers]
+        if fresh:
+            fresh = [fresh[rng.randrange(len(fresh))]]
         known = sorted((peer.asked, peer_id, peer) for peer_id, peer in self._of(holders))
-        again = [peer_id for _, peer_id, peer in known if not peer.is_settled and peer.due <= now]
-        settled = [peer_id for _, peer_id, peer in known if peer.is_settled and peer.due <= now]
+        due = [(peer_id, peer) for _, peer_id, peer in known if peer.due <= now]
+        answered = [peer_id for peer_id, peer in due if peer.is_settled and peer.failures == 0]
+        again = [peer_id for peer_id, peer in due if not peer.is_settled]
+        silent = [peer_id for peer_id, peer in due if peer.is_settled and peer.failures > 0]
         suspects = [peer_id for _, peer_id, peer in known if self._is_suspect(peer, now)]
-        for _ in range(4):
-            self._turn = (self._turn + 1) % 4
-            if self._turn == 0 and fresh:
-                return fresh[rng.randrange(len(fresh))]
-            if self._turn == 1 and again:
-                return again[0]
-            if self._turn == 2 and settled:
-                return settled[0]
-            if self._turn == 3 and suspects:
-                self._suspects -= 1
-                return suspects[0]
+        turns = (fresh, answered, again, answered, fresh, suspects, answered, silent)
+        for _ in turns:
+            self._turn = (self._turn + 1) % len(turns)
+            kind = turns[self._turn]
+            if kind:
+                self._suspects -= kind is suspects
+                return kind[0]
         self._suspects = 0
         return None
 
     def pause(self, holders: Sequence[str], now: float, rng: Draws) -> float:
         """Seconds until the next probe of one of these."""
         known = [peer for _, peer in self._of(holders)]
-        settled = sum(peer.has_answered(now) or peer.is_silent(now) for peer in known)
+        answered = sum(peer.has_answered(now) for peer in known)
+        there = len(holders) - sum(peer.is_silent(now) for peer in known)
         waits = len(known) < len(holders) or any(peer.due <= now for peer in known)
         is_urgent = any(self._is_suspect(peer, now) or (peer.was_lost and peer.due <= now) for peer in known)
-        is_quick = is_urgent or (waits and settled * 2 <= len(holders))
+        is_quick = is_urgent or (waits and answered * 2 <= there)
         return (QUICK_SECONDS if is_quick else PROBE_SECONDS) * (1 - JITTER / 2 + JITTER * rng.random())
 
     def _of(self, holders: Sequence[str]) -> list[tuple[str, _Peer]]:

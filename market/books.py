@@ -16,9 +16,11 @@ shows, and our own signature on it is proof enough (but see stream.ADOPT_EPOCHS)
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from market.account import Account
 from market.accounts_payee import PayeeAccounts, QuotesPort
-from market.accounts_payer import PayerAccounts
+from market.accounts_payer import OFFER_SECONDS, PayerAccounts, asks
 from market.credit_line import NewcomerPool, Terms
 from market.credits import credits_text
 from market.heard import Heard, shown_to
@@ -88,7 +90,20 @@ class Books:
             if room is None:
                 return None
             return self._proposing(account, we_pay, kind, receipt, room, now)
-        return None
+        return self._asking(account, now)
+
+    def _asking(self, account: Account, now: float) -> Step | None:
+        """The last receipt once more: with its answer the peer says what it counts beyond it."""
+        stream = account.issues.get((True, Kind.WORK))
+        if stream is None or stream.full is None or not asks(account):
+            return None
+        if abs(now - account.offered_at) < OFFER_SECONDS:
+            return None
+
+        def commit() -> None:
+            account.offered_at = now
+
+        return Step((), encode(Offer(replace(stream.full, second=b""))), commit=commit)
 
     def sign_all(self, peer: str, now: float) -> Step | None:
         """Sign for all that is due, of each kind, without telling the peer; None: that is done already, or it
@@ -238,20 +253,25 @@ class Books:
 
     # --- what is kept, and shown ---
 
-    def flush(self) -> tuple[Record, ...]:
+    def flush(self) -> Step:
         """What the pool has granted since the last time, to be written now and then: what a crash loses of
         it, newcomers get once more."""
-        records: list[Record] = [
-            each
+        granted = [
+            (account, each)
             for account in self._registry.kept()
             if not account.leaving
             for each in account.newly_granted()
         ]
         drawn = self.payee.pool.drawn()
-        if drawn != self._drawn:
+        rows = tuple((day, subnet, credits) for (day, subnet), credits in drawn.items())
+        write: tuple[Record, ...] = (() if drawn == self._drawn else (Drawn(rows),))
+
+        def commit() -> None:
             self._drawn = drawn
-            records.append(Drawn(tuple((day, subnet, credits) for (day, subnet), credits in drawn.items())))
-        return tuple(records)
+            for account, record in granted:
+                account.granted_written = record.credits
+
+        return Step((*(record for _, record in granted), *write), commit=commit)
 
     def shown(self, now: float, most: int) -> Shown:
         """How we stand with those with whom most is at stake, so many of them."""

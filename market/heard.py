@@ -198,19 +198,20 @@ class Heard:
             unsigned = rest_of(unsigned, judgement.credits)
 
         account.writing = True
+        granted = account.granted
 
         def commit() -> None:
             self._registry.keep(account, room)
+            account.granted_written = granted
             self._take(account, we_pay, kind, stream, full, now)
 
-        granted = account.granted_written
-
-        def abandon() -> None:
-            account.granted_written = granted
-            self._registry.stays(account, room)
-
         write = (*room, *account.newly_granted(), Entry(account.peer, we_pay, full))
-        return Step(write, encode(Countersigned(full, unsigned)), commit=commit, abandon=abandon)
+        return Step(
+            write,
+            encode(Countersigned(full, unsigned)),
+            commit=commit,
+            abandon=lambda: self._registry.stays(account, room),
+        )
 
     def _convicting(
         self, account: Account, why: str, one: SignedReceipt, other: SignedReceipt, now: float

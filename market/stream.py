@@ -214,8 +214,8 @@ class Issuing(_Stream):
 
 
 def beyond(pending: Receipt, full: Receipt | None) -> tuple[int, int]:
-    """Pairs and credits that are due by a receipt of ours that is not countersigned, beyond the last full one.
-    None are by one that rests on less: its number is used up, and no more (`Issuing.once_more`)."""
+    """Pairs and credits that are due by a receipt of ours that is not countersigned, beyond the last full
+    one. None are by one that rests on less: its number is used up, and no more (`Issuing.once_more`)."""
     if full is not None and rests_on_less(pending, full):
         return 0, 0
     if full is None or full.epoch != pending.epoch:

@@ -81,7 +81,7 @@ class Crowd:
                 self.seen["not forgiven"] += 1
 
     def flush(self) -> None:
-        self._begun("", Step(self.ann.books.flush()))
+        self._begun("", self.ann.books.flush())
 
     def serve(self, number: int, pairs: int) -> None:
         """Draws on the newcomers' pool, which is written down later."""

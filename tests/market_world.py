@@ -8,7 +8,7 @@ from pathlib import Path
 from market.market_wire import decode
 from market.receipt import EPOCH_SECONDS, Kind
 from market.step import Step
-from tests.market_books import NOW, Side, greet, settle
+from tests.market_books import LAYER, NOW, Side, experts, greet, settle
 
 CRASHES = ("before the write", "after the write", "before it is sent")
 """Where a process may die in a step; "" where it lives."""
@@ -24,6 +24,7 @@ class World:
     Attributes:
         answered: µcr of answers to each side, less what its crashes made it forget.
         settled: µcr that each has signed off.
+        given_up: µcr of calls that each side has asked for and not waited for; of these it owes `claimed`.
         seen: messages by kind, so that a test can say that it tested something.
     """
 
@@ -33,8 +34,20 @@ class World:
         self.wire: list[tuple[int, bool, bytes]] = []
         self.answered = [0, 0]
         self.settled = [0, 0]
+        self.given_up = [0, 0]
+        self.claimed = [0, 0]
         self.seen: Counter[str] = Counter()
+        for side in (0, 1):
+            self._count_claims(side)
         self.greet(0)
+
+    def _count_claims(self, side: int) -> None:
+        def count(credits: int) -> None:
+            self.claimed[side] += credits
+            self.answered[side] += credits
+            self.seen["claimed"] += 1
+
+        self.sides[side].books.payer.on_claimed = count
 
     def close(self) -> None:
         for side in self.sides:
@@ -48,6 +61,16 @@ class World:
             self.seen["unserved"] += 1
         else:
             self.answered[1 - server] += pairs * payee.prices.price
+
+    def hedge(self, server: int, pairs: int, *, is_computed: bool) -> None:
+        """A call that is given up as another's answer is there: it was computed, or was dropped in time."""
+        payee, payer = self.sides[server], self.sides[1 - server]
+        if is_computed:
+            if payee.serve(payer, pairs, self.now, is_hedged=True):
+                return
+        else:
+            payer.books.payer.given_up(payee.peer, LAYER, experts(pairs), payee.prices, self.now)
+        self.given_up[1 - server] += pairs * payee.prices.price
 
     def greet(self, side: int) -> None:
         greet(self.sides[side], self.sides[1 - side], self.now)
@@ -96,6 +119,7 @@ class World:
         node, other = self.sides[side], self.sides[1 - side]
         before = node.pays(other)
         node.restart()
+        self._count_claims(side)
         after = node.pays(other)
         lost = before.total_credits + before.due_credits - after.total_credits - after.due_credits
         assert lost >= 0, "a crash makes nobody owe more"
@@ -134,6 +158,7 @@ class World:
             # The payee countersigns first: the payer may not know yet. More than was answered never counts.
             assert signed.total_credits <= counted.total_credits <= self.answered[side]
             assert signed.total_credits + signed.due_credits == self.answered[side]
+            assert self.claimed[side] <= self.given_up[side], "nobody pays for what he did not ask for"
             assert payer.account(payee).standing.provided == signed.total_credits
             assert payee.account(payer).standing.consumed == counted.total_credits
 

@@ -65,17 +65,19 @@ def run_audits(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(told | {"evidence": [_as_dict(each) for each in evidence], "double": double}))
         return 0
+    from node.cli.peer_labels import peer_labels
     from node.cli.table import format_table
 
+    label = peer_labels(config)
     peers = [each for each in told["peers"] if isinstance(each, dict)]
     if not peers and not evidence and not double:
         print(_NONE)
         return 0
     if peers:
-        print(format_table(_PEERS, [_peer_row(each) for each in peers]))
+        print(format_table(_PEERS, [_peer_row(label(str(each["peer"])), each) for each in peers]))
     if evidence:
         print(("\n" if peers else "") + "false answers, the newest first:")
-        print(format_table(_FOUND, [_found_row(each) for each in evidence]))
+        print(format_table(_FOUND, [_found_row(label(each.peer_id), each) for each in evidence]))
     if double and (peers or evidence):
         print()
     for each in double:
@@ -92,13 +94,13 @@ _PEERS = (
 )  # fmt: skip
 
 
-def _peer_row(each: dict[str, Any]) -> tuple[object, ...]:
+def _peer_row(peer: str, each: dict[str, Any]) -> tuple[object, ...]:
     from routing.wire.text import sanitise
 
     until = each["until"]
     state = "in dispute" if each["suspected"] else "-"
     return (
-        str(each["peer"])[-8:],
+        peer,
         f"{each['checked']:,}",
         f"{each['agreed']:,}",
         f"{each['checked'] - each['agreed']:,}",
@@ -114,11 +116,11 @@ def _peer_row(each: dict[str, Any]) -> tuple[object, ...]:
 _FOUND = ("when (UTC)", "peer", "layer", "pairs", "1 - cosine", "length off by", "how it was decided")
 
 
-def _found_row(each: Evidence) -> tuple[object, ...]:
+def _found_row(peer: str, each: Evidence) -> tuple[object, ...]:
     pardoned = f" (pardoned {_when(each.pardoned)})" if each.pardoned else ""
     return (
         _when(each.at),
-        each.peer_id[-8:],
+        peer,
         each.layer,
         each.pairs,
         f"{each.cosine:.1e}",

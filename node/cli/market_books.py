@@ -49,7 +49,8 @@ def run_balance(args: argparse.Namespace) -> int:
     """Who owes whom, by the running node or by the file."""
     from market.credits import credits_text
 
-    balances = balances_of(config_of(args))
+    config = config_of(args)
+    balances = balances_of(config)
     owed = sum(max(0, each["owes"]) for each in balances)
     owes = sum(max(0, -each["owes"]) for each in balances)
     if args.json:
@@ -58,11 +59,13 @@ def run_balance(args: argparse.Namespace) -> int:
     if not balances:
         print("nobody owes anybody anything")
         return 0
+    from node.cli.peer_labels import peer_labels
     from node.cli.table import format_table
 
+    label = peer_labels(config)
     rows = [
         (
-            each["peer"][-8:],
+            label(each["peer"]),
             _or_dash(each["owes"]),
             _or_dash(each["unsigned"]),
             "-" if each["limit"] is None else credits_text(each["limit"]),

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
             [_row(each) for each in quotes],
         )
     )
+    print("prices are micro-credits for one token through one cell")
     for each in quotes if args.peer else ():
         for layer, runs in each["layers"]:
             told_runs = ", ".join(f"{first}-{last}: {price:,}" for first, last, price in runs)
@@ -100,10 +101,10 @@ def _whole_id(text: str, told: list[dict[str, Any]]) -> str:
 def _row(each: dict[str, Any]) -> tuple[str, ...]:
     from routing.wire.text import sanitise
 
-    name = sanitise(str(each["name"]), TEXT_BYTES) or str(each["peer"])[-8:]
+    short, name = str(each["peer"])[-8:], sanitise(str(each["name"]), TEXT_BYTES)
     left = max(0, round((each["until"] - time.time()) / 60))
     return (
-        name,
+        f"{name} ({short})" if name else short,
         str(each["model"])[:12],
         f"{each['cells']:,}",
         f"{each['lowest']:,}",

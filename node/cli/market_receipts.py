@@ -68,15 +68,17 @@ def run_receipts(args: argparse.Namespace) -> int:
         print("no receipts")
         return 0
     from market.credits import credits_text
+    from node.cli.peer_labels import peer_labels
     from node.cli.table import format_table
 
+    label = peer_labels(config_of(args))
     print(
         format_table(
             ("hour (UTC)", "peer", "who owes", "kind", "pairs", "amount", "signed by"),
             [
                 (
                     _hour(row.signed.receipt.epoch),
-                    row.peer[-8:],
+                    label(row.peer),
                     "we do" if row.we_pay else "it does",
                     row.signed.receipt.kind.name.lower(),
                     f"{row.signed.receipt.pairs:,}",

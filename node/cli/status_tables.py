@@ -19,6 +19,9 @@ from routing.wire.text import sanitise
 TEXT_BYTES = 400
 """Of a cell of a table."""
 
+ERROR_CHARS = 60
+"""Of why an answer ended, in a table that has other columns."""
+
 SHOWN_ADDRESSES = 4
 """Addresses and relays in the overview; --json has all."""
 
@@ -191,8 +194,11 @@ def _market_rows(market: Market) -> list[tuple[str, str]]:
         of = "" if market.budget_day is None else f" of {credits_text(market.budget_day)}"
         rows.append(("spent today", f"{credits_text(market.spent_today)}{of}"))
     for each in market.asks:
-        price = f"{each.lowest:,} to {each.highest:,}, {each.mean:,.1f} on average"
-        rows.append(("asks a pair", f"{price} micro-credits ({each.model[:12]}, {each.cells:,} cells)"))
+        price = f"{each.lowest:,} to {each.highest:,} micro-credits, {each.mean:,.1f} on average"
+        rows.append(("asks a pair", f"{price} ({each.model[:12]}, {each.cells:,} cells)"))
+    if holders := market.holders_answered + market.holders_silent + market.holders_heard:
+        told = f"{market.holders_answered:,} of {holders:,} answer, {market.holders_silent:,} do not"
+        rows.append(("other holders", f"{told}, {market.holders_heard:,} not asked yet"))
     if market.audits is not None:
         out = sum(each.until is not None for each in market.audits.peers)
         told = f"{market.audits.checked:,} calls run again, {market.audits.agreed:,} agreed"
@@ -213,7 +219,7 @@ def _answers(status: Status) -> Table:
             f"{each.cached_tokens:,}",
             f"{each.trips.trips_per_token:.2f}",
             size(each.trips.sent_bytes + each.trips.received_bytes),
-            each.stopped if not each.error else f"{each.stopped}: {each.error}",
+            each.stopped if not each.error else f"{each.stopped}: {_start(each.error)}",
         )
         for each in status.answers[:10]
     ]
@@ -290,6 +296,11 @@ def duration(seconds: float) -> str:
 
 def _facts(title: str, rows: Sequence[tuple[str, str]]) -> Table:
     return Table(title, ("", ""), tuple(map(_clean, rows)))
+
+
+def _start(text: str) -> str:
+    """Of an error, what a column has room for; the page and --json have all."""
+    return text if len(text) <= ERROR_CHARS else text[: ERROR_CHARS - 1].rstrip() + "\u2026"
 
 
 def _clean(row: Sequence[str]) -> tuple[str, ...]:

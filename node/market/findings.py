@@ -100,6 +100,14 @@ class Findings:
         await self._write(self._book.keep_dealings, self.reputation.dealings())
         await self._write(self._book.keep_tallies, self.tallies.all())
 
+    def is_proved(self, peer_id: str) -> bool:
+        """Whether what a peer did for this node earns it credit, where a share is run again: enough was found
+        right. Time takes strikes back also while nobody keeps this book, in a node without a backbone."""
+        if peer_id in self._struck:
+            known = self.quarantine.of(peer_id, time.time())
+            self.reputation.struck(peer_id, 0 if known is None else known.count)
+        return self.reputation.is_proved(peer_id)
+
     def honours(self, peer_id: str) -> bool:
         """Whether what a peer did for this node earns it credit, where nothing is run again: unless it was
         found out, and that is not forgiven."""

@@ -140,7 +140,7 @@ class MarketPart:
             if findings is not None:
                 self._quarantine = findings.quarantine
                 audited = self._config.market.audit > 0
-                self.books.payee.honours = findings.reputation.is_proved if audited else findings.honours
+                self.books.payee.honours = findings.is_proved if audited else findings.honours
 
     def close(self) -> None:
         """Keep what is spent, and what was served, for the last time."""
@@ -166,6 +166,7 @@ class MarketPart:
 
     def sell(self, node: SwarmNode, serving: ServingPart) -> None:
         """Quote prices for what is served, from before the node first announces itself."""
+        self._node = node  # whose callers come before `run`
         self.sales = Sales(self._config.market, self._folder, node, serving, self.books, self._barred)
         self._prices.quotes = self.sales.quotes
         self._serving = serving
@@ -250,7 +251,7 @@ class MarketPart:
         ) as auditor:
             self.auditor, self.findings = auditor, auditor.findings
             self._quarantine = auditor.quarantine
-            self.books.payee.honours = auditor.reputation.is_proved  # and later on, by what was known then
+            self.books.payee.honours = auditor.findings.is_proved  # and later on, by what was known then
             self._asker = Asker(
                 self._identity.peer_id,
                 auditor.reputation,
@@ -349,9 +350,11 @@ class MarketPart:
         row = None if self._node is None else self._node.table.get(peer_id)
         return None if row is None else row.advert
 
-    def _whence(self, peer_id: str) -> str:
-        node = self._node
-        return "" if node is None else neighbourhood_of(node.endpoint, node.endpoint.connection_to(peer_id))
+    def _whence(self, peer_id: str) -> str | None:
+        connection = self._connection(peer_id)
+        if self._node is None or connection is None:
+            return None
+        return neighbourhood_of(self._node.endpoint, connection)
 
     def _barred(self) -> Collection[str]:
         return self._quarantine.barred(time.time())

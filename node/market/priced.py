@@ -54,7 +54,7 @@ class PricedCalls:
 
     Args:
         now: unix seconds.
-        whence: a peer's network.
+        whence: a peer's network, "" if it is this node's own; None if that is not known now.
 
     Attributes:
         unpaid: callers that were refused, and why.
@@ -66,13 +66,13 @@ class PricedCalls:
         payee: Payee,
         prices: Prices,
         now: Callable[[], float],
-        whence: Callable[[str], str] = lambda peer_id: "",
+        whence: Callable[[str], str | None] = lambda peer_id: "",
     ) -> None:
         self._payee = payee
         self._prices = prices
         self._now = now
         self._whence = whence
-        self._met: OrderedDict[str, None] = OrderedDict()
+        self._met: OrderedDict[str, str] = OrderedDict()  # their networks
         self._pending: Counter[str] = Counter()
         self.unpaid = Unpaid()
         self.further: Further | None = None
@@ -81,8 +81,7 @@ class PricedCalls:
 
     def refusal(self, peer_id: str, request: ExpertsRequest) -> str:
         """Why a call is not computed; "" if it is, and then it is under way."""
-        if peer_id not in self._met:
-            self._meet(peer_id)
+        self._payee.met(peer_id, self._network(peer_id))  # each time: accounts of strangers are forgotten
         now = self._now()
         if request.call_index == 0:
             cost = self._prices.total_lowest(request.model_id, request.layer, request.experts, now)
@@ -127,11 +126,16 @@ class PricedCalls:
         cells = share.cells(request.experts)
         return share.price(self._prices.total_lowest(request.model_id, request.layer, cells, now))
 
-    def _meet(self, peer_id: str) -> None:
-        self._met[peer_id] = None
-        if len(self._met) > MAX_MET:
-            self._met.popitem(last=False)
-        self._payee.met(peer_id, self._whence(peer_id))
+    def _network(self, peer_id: str) -> str:
+        known = self._met.get(peer_id)
+        if known is None:
+            known = self._whence(peer_id)
+            if known is None:
+                return ""
+            self._met[peer_id] = known
+            if len(self._met) > MAX_MET:
+                self._met.popitem(last=False)
+        return known
 
     def _ended(self, peer_id: str, request: ExpertsRequest) -> None:
         self._pending[peer_id] -= self._costs.pop(id(request))

@@ -38,6 +38,10 @@ FIRST_SECONDS = 5.0
 PATIENCE = 20.0
 """Seconds for a probe: a circuit through a relay, the handshake in it, and an answer take that at worst."""
 
+ABREAST = 8
+"""Probes under way together at most: who answers nothing holds one for PATIENCE, and must not hold up the
+next, which begins QUICK_SECONDS later at the earliest (market.answering)."""
+
 AT_ONCE = 16
 """Probes under way together, of one who has a few seconds only (`hurry`)."""
 
@@ -91,16 +95,28 @@ class Probing:
     async def _run(self) -> None:
         await trio.sleep(FIRST_SECONDS)
         try:
-            async with self._plane() as (endpoint, ways):
-                while True:
-                    self._look()
-                    holders, now = self.holders(), trio.current_time()
-                    peer_id = self._known.next(holders, now, self._rng)
-                    if peer_id is not None:
-                        await self._probe(endpoint, ways, peer_id)
-                    await trio.sleep(self._known.pause(holders, trio.current_time(), self._rng))
+            async with self._plane() as (endpoint, ways), trio.open_nursery() as nursery:
+                await self._probe_by_turns(nursery, endpoint, ways)
         except LocalError as error:  # there is no socket: who is connected counts all the same
             log.warning("other servers cannot be asked whether they are there: %s", error)
+
+    async def _probe_by_turns(self, nursery: trio.Nursery, endpoint: Endpoint, ways: Ways) -> None:
+        asking = set[str]()
+
+        async def probe(peer_id: str) -> None:
+            await self._probe(endpoint, ways, peer_id)
+            asking.remove(peer_id)
+
+        while True:
+            self._look()
+            holders, now = self.holders(), trio.current_time()
+            if len(asking) < ABREAST:
+                free = [each for each in holders if each not in asking]
+                peer_id = self._known.next(free, now, self._rng)
+                if peer_id is not None:
+                    asking.add(peer_id)
+                    nursery.start_soon(probe, peer_id)
+            await trio.sleep(self._known.pause(holders, now, self._rng))
 
     async def hurry(self) -> None:
         """Probe everybody once as soon as it is heard of, AT_ONCE together, until cancelled."""

@@ -40,6 +40,7 @@ class Quoted:
         self._advert = advert
         self._most = most
         self._books: OrderedDict[str, dict[bytes, PriceBook | None]] = OrderedDict()
+        self._in_vain: OrderedDict[str, None] = OrderedDict()  # looked up before their adverts came
 
     def heard(self, offer: Offer) -> bool:
         """The table of adverts has changed; whether a peer asks something else now, as far as that was looked
@@ -47,7 +48,10 @@ class Quoted:
         known = self._books.get(offer.peer_id)
         if offer.advert is None or offer.advert.leaving:
             return False
-        if known is None:
+        if known is None:  # of thousands whom nobody asks, adverts come all the time
+            if offer.peer_id not in self._in_vain:
+                return False
+            del self._in_vain[offer.peer_id]
             return bool(offer.advert.quotes)
         has_changed = False
         for model_id, book in known.items():
@@ -68,6 +72,9 @@ class Quoted:
             return known[model_id]
         advert = self._advert(peer_id)
         if advert is None:
+            self._in_vain[peer_id] = None
+            if len(self._in_vain) > MAX_PEERS:
+                self._in_vain.popitem(last=False)
             return UNHEARD
         if known is None:
             known = self._books[peer_id] = {}

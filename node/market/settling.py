@@ -12,7 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -347,13 +347,12 @@ class Settler:
                 told = "%s has signed double, and gets no work here: %s (panal market audits)"
                 log.warning(told, record.peer, record.why)
 
-    async def _write(self, records: Sequence[Any]) -> None:
-        """Write down what nobody waits for."""
-        if not records:
+    async def _write(self, step: Step) -> None:
+        """Write down what nobody waits for; what cannot be written is there the next time."""
+        if not step.write:
             return
         try:
-            async with self._writing:
-                await trio.to_thread.run_sync(self._ledger.write, records)
+            await self._written(step)
             self._cannot_write = ""
         except LocalError as error:
             self._complain(error)

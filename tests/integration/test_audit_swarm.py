@@ -247,10 +247,10 @@ def test_the_honest_are_left_alone(parts: Parts, plain: PlainAnswers, tmp_path: 
             other.holdings = structs.replace(other.holdings, build="of another kind")
             other.resume()  # tells it
             async with audited(model, [one, two, three], tmp_path, by_home=True) as swarm:
-                for _ in range(4):
+                while swarm.auditor.report().checked <= 20:  # on a busy machine fewer of an answer
                     assert await swarm.answer() == expected
                 report = swarm.auditor.report()
-                assert report.agreed == report.same_bytes == report.checked > 20
+                assert report.agreed == report.same_bytes == report.checked
                 assert not report.quarantined and not report.suspected
                 assert swarm.live.port.convictions.count == 0
 
@@ -268,12 +268,10 @@ def test_what_audits_ask_looks_like_work(parts: Parts, tmp_path: Path) -> None:
             lying(model, whole) as (second, two),
             audited(model, [one, two], tmp_path) as swarm,
         ):
-            for _ in range(3):
+            while min(swarm.auditor.report().checked, swarm.auditor.report().canaries) <= 10:
                 await swarm.answer()
-            report = swarm.auditor.report()
             asked = [*first.seen, *second.seen]
             calls = swarm.decoder.stats().trips
-            assert report.checked > 10 and report.canaries > 10
             numbers = [each.call_id for each in asked]
             assert len(set(numbers)) == len(numbers), "none is asked twice under one number"
             assert max(numbers) < len(numbers) + calls.hedges + 10, "and all are of one row of numbers"

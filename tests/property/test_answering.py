@@ -7,7 +7,14 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from market.answering import ANSWER_HOLDS, LEAST_SHARE, SURE_ANSWERS, Answering
+from market.answering import (
+    ANSWER_HOLDS,
+    LEAST_SHARE,
+    MOST_DOUBLINGS,
+    REFRESH_SECONDS,
+    SURE_ANSWERS,
+    Answering,
+)
 from market.view import STRANGER
 
 NAMES = [f"peer {number}" for number in range(8)]
@@ -80,10 +87,10 @@ def test_an_answer_is_worth_a_whole_holder_whatever_was_before(
 
 @given(events, st.integers(0, 2**32))
 def test_everybody_is_asked_in_time(happened: list[tuple[str, str, str, float]], seed: int) -> None:
-    """Asked one after the other, all are within half an hour and a turn each, and nobody twice."""
+    """Asked one after the other, all are within the longest pause and a turn each, and nobody twice."""
     known, _, now = played(happened)
     rng, asked = random.Random(seed), list[str]()
-    now += ANSWER_HOLDS / 2
+    now += REFRESH_SECONDS * 2**MOST_DOUBLINGS
     while (name := known.next(NAMES, now, rng)) is not None:
         known.answered(name, "", now)
         asked.append(name)

@@ -45,6 +45,10 @@ class HonestPair(RuleBasedStateMachine):
     def work(self, server: int, pairs: int) -> None:
         self.world.work(server, pairs)
 
+    @rule(server=SIDE, pairs=st.integers(1, 2_000), is_computed=st.booleans())
+    def hedge(self, server: int, pairs: int, is_computed: bool) -> None:
+        self.world.hedge(server, pairs, is_computed=is_computed)
+
     @precondition(lambda self: self.world.waits(0) or self.world.waits(1))
     @rule(side=SIDE, crash=CRASH, until=st.sampled_from(STAGES))
     def offer(self, side: int, crash: str, until: str) -> None:
@@ -92,7 +96,7 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
     for _ in range(steps):
         side = rng.randrange(2)
         crash = rng.choice(CRASHES) if rng.random() < 0.05 else ""
-        match rng.choices(range(7), (30, 30, 20, 10, 4, 3, 3))[0]:
+        match rng.choices(range(8), (30, 30, 20, 10, 4, 6, 3, 6))[0]:
             case 0:
                 world.work(side, rng.randrange(1, 2_000))
             case 1:
@@ -110,6 +114,8 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
                 world.now += rng.choice(WAITS)
             case 6:
                 world.hello(side, crash)
+            case 7:
+                world.hedge(side, rng.randrange(1, 2_000), is_computed=rng.random() < 0.7)
         world.check()
 
 
@@ -126,6 +132,7 @@ def test_two_nodes_that_wander_for_days_still_agree() -> None:
             seen += world.seen
     # It has tested what it says: receipts that count, were behind, came too late; processes that died.
     assert seen["Countersigned"] > 400 and seen["BEHIND"] > 10 and seen["CLOSED"] > 3 and seen["crash"] > 50
+    assert seen["claimed"] > 50
 
 
 class FullBooks(RuleBasedStateMachine):

@@ -136,7 +136,7 @@ def test_the_market_holds_what_it_must(runs: dict[str, Run]) -> None:
 def test_identities_that_only_claim_are_soon_worth_a_tenth(servers: int) -> None:
     """Though they come back under new names whenever they are found out."""
     probes = Probes(1, servers, 10, 1_500.0)
-    found = [probes.stranger(1_500.0 + 60 * minute) for minute in range(11)]
+    found = [probes.stranger(1_500.0 + 60 * minute) for minute in range(16)]
     assert found[0] > STRANGER / 2 and sorted(found, reverse=True) == found
     assert found[-1] <= STRANGER / 10
 

@@ -177,7 +177,7 @@ def test_new_identities_without_end_do_not_keep_it_from_asking_again() -> None:
 def test_when_who_failed_is_asked_again(times: int) -> None:
     known = Answering()
     fail(known, "server", 0.0, times)
-    again = RETRY_SECONDS if times < SILENT_AFTER else REFRESH_SECONDS
+    again = RETRY_SECONDS if times < SILENT_AFTER else REFRESH_SECONDS * 2 ** (times - SILENT_AFTER)
     rng = random.Random(1)
     assert known.next(["server"], again - 1, rng) is None
     assert known.next(["server"], again, rng) == "server"
@@ -269,3 +269,23 @@ def test_who_never_answered_makes_nobody_suspect() -> None:
     for number in range(50):
         fail(known, f"phantom {number}", 100.0)
     assert known.next(REAL, 200.0, rng) is None
+
+
+@pytest.mark.parametrize("phantoms", [100, 400])
+def test_claims_by_the_hundred_do_not_keep_the_honest_from_being_known(phantoms: int) -> None:
+    """And they stay known: who is silent is asked again more and more seldom."""
+    honest = [f"server {number}" for number in range(50)]
+    false = [f"phantom {number}" for number in range(phantoms)]
+    known, rng, now = world(), random.Random(5), 0.0
+    counts = []
+    for hour in (1.5, 3.0, 4.5):
+        while now < hour * 3_600:
+            known.answered(REAL[0], "", now)  # a neighbour
+            chosen = known.next(honest + false, now, rng)
+            if chosen in false:
+                known.failed(chosen, now)
+            elif chosen is not None:
+                known.answered(chosen, "", now)
+            now += known.pause(honest + false, now, rng)
+        counts.append(sum(name in known.answers(now).answered for name in honest))
+    assert min(counts) >= 45

@@ -1,7 +1,7 @@
 """Who hedges as routing lets it is not refused by an honest server, and pays for nothing that was not computed.
 
-A late server has often computed what nobody waits for any more, counts it, and cannot know better. Its receipts'
-answers say how much that is, and the payer owes it as far as it did ask in vain.
+A late server has often computed what nobody waits for any more, counts it, and cannot know better. With each
+receipt it says how much it counts beyond it, and the payer owes that as far as it did ask in vain.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 import trio.testing
 
 from market.accounts_payee import MOST_UNSIGNED, SLACK
-from market.accounts_payer import COUNTED_SECONDS, URGENT
+from market.accounts_payer import COUNTED_SECONDS, OFFER_SECONDS, URGENT
 from routing.estimates import HEDGE_SHARE
 from routing.wire.messages import ExpertsRequest
-from tests.market_books import LAYER, NOW, PRICE, Side, experts, folder, greet, settle
+from tests.market_books import LAYER, MODEL, NOW, PRICE, Side, experts, folder, greet, settle
 from tests.star_servers import Server, Swarm, on_a_mock_clock
 
 CALL = 3_840
@@ -81,9 +81,8 @@ def test_a_server_can_claim_no_more_than_it_was_asked_for_in_vain(pair: tuple[Si
     assert settle(payer, server, NOW) == "" and not paid, "it was asked for nothing else"
     payer.books.payer.given_up(server.peer, LAYER, experts(CALL), server.prices, NOW)
     lie.unsigned = 100 * CALL * PRICE
-    assert server.serve(payer, CALL, NOW) == "you are refused" or True
-    server.books.payee.served(payer.peer, LAYER.to_bytes(32, "big"), LAYER, experts(CALL), NOW)
-    payer.books.payer.answered(server.peer, bytes(32), LAYER, experts(CALL), server.prices, NOW)
+    server.books.payee.served(payer.peer, MODEL, LAYER, experts(CALL), NOW)
+    payer.books.payer.answered(server.peer, MODEL, LAYER, experts(CALL), server.prices, NOW)
     assert settle(payer, server, NOW) == ""
     assert paid == [CALL * PRICE]
     assert -payer.owed_by(server) == 3 * CALL * PRICE
@@ -100,6 +99,28 @@ def test_what_a_server_does_not_count_in_time_is_not_owed_later(pair: tuple[Side
     later = NOW + COUNTED_SECONDS + 1
     assert server.serve(payer, CALL, later) == "" and settle(payer, server, later) == ""
     assert account.given_up_on == 0
+
+
+def test_a_server_that_lost_all_races_is_asked_what_it_counts(pair: tuple[Side, Side]) -> None:
+    """Nothing arrives, so nothing is due: it would refuse this node, and never hear why."""
+    payer, server = pair
+    assert server.serve(payer, CALL, NOW) == "" and settle(payer, server, NOW) == ""
+    for _ in range(14):
+        assert server.serve(payer, CALL, NOW, is_hedged=True) == ""
+    assert payer.books.payer.due(NOW + OFFER_SECONDS) == [server.peer]
+    assert settle(payer, server, NOW + OFFER_SECONDS) == ""
+    assert server.account(payer).unsigned == 0 and server.owed_by(payer) == 15 * CALL * PRICE
+    assert payer.books.payer.due(NOW + 2 * OFFER_SECONDS) == payer.books.payer.open_accounts() == []
+    # What it does not count is asked for every ten seconds, until it cannot come to be counted any more.
+    for _ in range(14):
+        payer.books.payer.given_up(server.peer, LAYER, experts(CALL), server.prices, NOW)
+    for turn in range(3, 10):
+        now = NOW + turn * OFFER_SECONDS
+        if payer.books.payer.due(now):
+            assert payer.books.payer.due(now + 1) and settle(payer, server, now) == ""
+            assert not payer.books.payer.due(now + 1) and payer.books.offer(server.peer, now + 1) is None
+    assert payer.books.payer.open_accounts() == [] and payer.account(server).given_up_on == 0
+    assert server.owed_by(payer) == 15 * CALL * PRICE == -payer.owed_by(server)
 
 
 def test_half_of_what_goes_unsigned_is_left_for_what_is_claimed() -> None:

@@ -179,8 +179,8 @@ def test_one_subnet_gets_a_share_of_the_welcome(path: Path) -> None:
 def test_the_welcome_is_not_given_again_after_a_restart(path: Path) -> None:
     server = Side("bob", path, TERMS)
     assert take(server, identity("one").peer_id, NOW) > 0
-    server.ledger.write(server.books.flush())
-    assert server.books.flush() == ()
+    server.do(server.books.flush())
+    assert server.books.flush().write == ()
     server.restart()
     assert take(server, identity("two").peer_id, NOW) < COST
 

@@ -114,9 +114,9 @@ def test_the_pool_gives_back_no_more_than_was_drawn() -> None:
 def test_what_was_given_back_is_not_in_the_file(shop: Shop) -> None:
     one = shop.ask(40)
     assert one is not None
-    shop.side.ledger.write(shop.side.books.flush())
+    shop.side.do(shop.side.books.flush())
     shop.calls.dropped("caller", one)
-    shop.side.ledger.write(shop.side.books.flush())
+    shop.side.do(shop.side.books.flush())
     shop.side.restart()
     assert shop.side.books.payee.pool.left("net", NOW) == POOL
 

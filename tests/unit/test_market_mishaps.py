@@ -21,9 +21,11 @@ from market.receipt import Kind, epoch_of
 from market.reputation import Dealings
 from market.scarcity import MAX_RATIO
 from node.config.shape import MAX_CAP_RATIO
+from node.market.priced import PricedCalls
 from node.market.quotes_port import OwnPrices
 from routing.errors import LocalError
 from tests.market_books import LAYER, MODEL, NOW, PRICE, RICH, Side, experts, folder, greet, say, settle
+from tests.unit.test_market_bounds import call
 from tests.unit.test_quarantine import EVIDENCE
 
 DAY = 86_400.0
@@ -213,7 +215,7 @@ def test_the_file_counts_as_due_what_a_restart_would_find_due(pair: tuple[Side, 
 
 
 def test_what_is_signed_for_while_it_is_given_up_is_given_up_no_more(pair: tuple[Side, Side]) -> None:
-    """The owner forgives what a peer has not signed for; while that is written, the rest is given up anyway."""
+    """The owner forgives what a peer has not signed for; meanwhile the rest is given up anyway."""
     payer, payee = pair
     greet(payer, payee, NOW)
     assert payee.serve(payer, 1_000, NOW) == "" and settle(payer, payee, NOW) == ""
@@ -234,14 +236,14 @@ def test_looking_at_balances_after_a_restart_gives_newcomers_nothing_new(pair: t
     payee.books = Books(payee.identity, terms, payee.prices, payee.ledger.load(NOW))
     greet(payer, payee, NOW)
     assert payee.serve(payer, 3_000, NOW) == "" and settle(payer, payee, NOW) == ""
-    payee.ledger.write(payee.books.flush())
+    payee.do(payee.books.flush())
     payee.books = Books(payee.identity, terms, payee.prices, payee.ledger.load(NOW))
     for now in (0.0, NOW, NOW + DAY, NOW):
         (balance,) = payee.books.balances(now)
         left = 10**7 - (3_000 * PRICE if now == NOW else 0)
         assert balance.limit == 3_000 * PRICE + left, "what it had, and what it could have"
     assert payee.books.payee.pool.left("", NOW) == 10**7 - 3_000 * PRICE
-    assert payee.books.flush() == (), "nothing was drawn since"
+    assert payee.books.flush().write == (), "nothing was drawn since"
 
 
 def test_one_call_may_cost_more_than_goes_unsigned(pair: tuple[Side, Side]) -> None:
@@ -286,3 +288,18 @@ def test_most_at_stake_is_shown_first_and_all_is_summed(pair: tuple[Side, Side])
     assert [each.peer for each in told.balances] == [payer.peer, "caller 4", "caller 3"]
     assert (told.owed, told.owes, told.left_out) == (1_000 * PRICE, 0, 2)
     assert [each.peer for each in payee.books.balances(NOW)][3:] == ["caller 2", "caller 1"]
+
+
+def test_a_dear_call_is_served_where_nothing_else_is_under_way(pair: tuple[Side, Side]) -> None:
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    calls = PricedCalls(payee.books.payee, payee.prices, lambda: NOW)
+    payee.prices.price = 100 * PRICE
+    dear, cheap = call(2 * MOST_UNSIGNED // payee.prices.price), call(1)
+    assert calls.refusal(payer.peer, cheap) == ""
+    assert "go unsigned" in calls.refusal(payer.peer, dear)
+    calls.dropped(payer.peer, cheap)
+    assert calls.refusal(payer.peer, dear) == ""
+    assert "go unsigned" in calls.refusal(payer.peer, cheap)
+    calls.served(payer.peer, dear)
+    assert "go unsigned" in calls.refusal(payer.peer, cheap), "it is to be signed for first"

@@ -7,7 +7,7 @@ import pytest
 
 from market.quote_runs import quote_of
 from market.quotes import PriceBook
-from node.market.quoted import UNHEARD, Quoted
+from node.market.quoted import MAX_PEERS, UNHEARD, Quoted
 from routing.advert_rows import Offer, Outcome
 from routing.wire.advert import Advert
 from routing.wire.quote import MAX_PRICE
@@ -59,3 +59,30 @@ def test_a_peer_that_was_not_heard_yet_has_no_price(known: bool) -> None:
     value = advert("ana") if known else None
     found = Quoted(lambda peer_id: value).book(advert("ana").peer_id, MODEL_BYTES)
     assert found is (None if known else UNHEARD)
+
+
+def told(value: Advert) -> Offer:
+    return Offer(Outcome.REFRESHED, value.peer_id, advert=value)
+
+
+def test_adverts_of_those_whom_nobody_asks_change_nothing() -> None:
+    """A swarm of thousands sends some each second, and identities cost nothing."""
+    value, known = asking(400), dict[str, Advert]()
+    quoted = Quoted(known.get)
+    assert not quoted.heard(told(value)), "nobody has looked it up"
+    assert quoted.book(value.peer_id, MODEL_BYTES) is UNHEARD
+    assert not quoted.heard(told(advert("ben", quotes=value.quotes)))
+    assert quoted.heard(told(value)), "whoever looked it up in vain has to look again"
+    assert not quoted.heard(told(value))
+    known[value.peer_id] = value
+    assert book_of(quoted).number == 1
+    assert not quoted.heard(told(value)) and quoted.heard(told(asking(500, number=2)))
+
+
+def test_who_was_looked_up_last_is_kept_longest() -> None:
+    quoted = Quoted(lambda peer_id: asking(400))
+    first = quoted.book("first", MODEL_BYTES)
+    for number in range(MAX_PEERS):
+        quoted.book(f"peer {number}", MODEL_BYTES)
+        assert quoted.book("first", MODEL_BYTES) is first
+    assert len(quoted._books) == MAX_PEERS

@@ -11,10 +11,12 @@ import trio
 
 from market.account import PUT_OFF_SECONDS
 from market.accounts_payee import MOST_UNSIGNED
+from market.credit_line import Terms
 from market.credits import MICRO
-from market.ledger import Record
+from market.ledger import Drawn, Entry, Granted, Record
 from market.receipt import EPOCH_SECONDS, Kind
 from node.market.settling import Settler
+from routing.errors import LocalError
 from tests.market_books import NOW, PRICE, Side, folder, greet, say, settle
 
 HOURS = 3
@@ -146,3 +148,61 @@ def test_what_could_not_be_written_at_the_end_was_not_signed(path: Path) -> None
     assert not say(node, other, offer.message, NOW).refused
     node.ledger.close()
     other.ledger.close()
+
+
+class Broken:
+    """A disk that takes nothing for a while."""
+
+    def __init__(self, side: Side, failures: int) -> None:
+        self._side = side
+        self.failures = failures
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise LocalError("the disk is full")
+        self._side.ledger.write(records)
+
+
+def test_what_the_pool_granted_is_written_once_the_disk_takes_it(path: Path) -> None:
+    """Else a start gives newcomers the day's credit once more."""
+    server, caller = Side("server", path, Terms(100 * MICRO, 100 * MICRO)), Side("caller", path)
+    greet(server, caller, NOW)
+    assert not server.serve(caller, PAIRS, NOW) and not settle(caller, server, NOW)
+    assert not server.serve(caller, PAIRS, NOW)
+    written = server.books.flush().write
+    assert [type(each) for each in written] == [Granted, Drawn]
+
+    async def end() -> None:
+        broken = Broken(server, failures=1)
+        settler = Settler(server.books, broken, lambda peer: None, lambda: NOW)  # type: ignore[arg-type]
+        with trio.fail_after(30):
+            await settler.finish()
+            assert broken.failures == 0 and server.books.flush().write == written, "nothing is lost"
+            await settler.finish()
+        assert server.books.flush().write == ()
+
+    trio.run(end)
+    server.restart()
+    assert server.account(caller).granted == 2 * PAIRS * PRICE
+    assert server.books.payee.pool.left("", NOW) == 100 * MICRO - 2 * PAIRS * PRICE
+    for side in (server, caller):
+        side.ledger.close()
+
+
+def test_a_receipt_that_could_not_be_written_takes_its_grant_with_it(path: Path) -> None:
+    server, caller = Side("server", path, Terms(100 * MICRO, 100 * MICRO)), Side("caller", path)
+    greet(caller, server, NOW)
+    assert not server.serve(caller, PAIRS, NOW)
+    offer = caller.books.offer(server.peer, NOW)
+    assert offer is not None
+    message = caller.do(offer)
+    step = server.books.received(caller.peer, message, NOW)
+    assert [type(each) for each in step.write] == [Granted, Entry]
+    server.books.abandoned(step)
+    again = server.books.received(caller.peer, message, NOW)
+    assert again.write == step.write
+    server.do(again)
+    assert server.account(caller).newly_granted() == ()
+    for side in (server, caller):
+        side.ledger.close()

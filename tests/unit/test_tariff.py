@@ -135,8 +135,12 @@ def test_prices_are_looked_at_now_and_then_and_when_somebody_comes() -> None:
     looks.clear()
     weighing.look(now + WEIGH_SECONDS + PRICE_SECONDS)
     assert len(looks) == 4
-    weighing.tariff = None
+    ready = table.holders(0, 0)
+    weighing.prices_changed()
     weighing.look(now + 2 * WEIGH_SECONDS + PRICE_SECONDS)
+    assert len(looks) == 8 and table.holders(0, 0) is ready, "nothing else is asked: nothing is made anew"
+    weighing.tariff = None
+    weighing.look(now + 3 * WEIGH_SECONDS + PRICE_SECONDS)
     assert not table.holders(0, 0).is_priced
 
 

@@ -1,7 +1,7 @@
 // The table of peers: rows are kept and changed in place, and only as many are made as somebody looks at.
 
 import { byId, cell, element, facts, put, write } from "./elements.js";
-import { ago, clock, count, fixed, runs } from "./words.js";
+import { ago, clock, count, credits, fixed, runs } from "./words.js";
 
 const SHOWN = 100; // rows at first
 const AT_ONCE = 40; // rows made in one go: a thousand are half a second of work
@@ -102,7 +102,7 @@ export class Peers {
     cell(row, 7, count(peer.holds.reduce((sum, held) => sum + held.cells, 0)));
     cell(row, 8, count(peer.calls.made));
     cell(row, 9, `${count(peer.calls.failed)}, ${count(peer.calls.late)}`);
-    cell(row, 10, peer.credit === null ? "" : fixed(peer.credit, 3));
+    cell(row, 10, peer.credit === null ? "" : credits(peer.credit * 1e6));
     if (row.detail) this.describe(row.detail, peer);
   }
 

@@ -46,6 +46,7 @@ export function showNode(node, gateway, market) {
 const account = (market) => [
   ["credit", `others owe ${credits(market.owed)}, this node owes ${credits(market.owes)}`],
   ...(market.asks.length ? [["asks a pair", market.asks.map((each) => `${count(Math.round(each.mean))} micro-credits${each.lowest === each.highest ? "" : ` (${count(each.lowest)} to ${count(each.highest)})`}`).join("; ")]] : []),
+  ...(market.holders_answered + market.holders_silent + market.holders_heard ? [["other holders", `${count(market.holders_answered)} answer, ${count(market.holders_silent)} do not, ${count(market.holders_heard)} not asked yet`]] : []),
   ...(market.spent_today || market.budget_day !== null ? [["spent today", `${credits(market.spent_today)}${market.budget_day === null ? "" : ` of ${credits(market.budget_day)}`} credits`]] : []),
 ];
 
