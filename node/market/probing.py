@@ -65,6 +65,7 @@ class Probing:
         self._models = models
         self._rng = rng or random.Random()
         self._known = Answering()
+        self._held_back = set[str]()  # peers being asked that could not be dialed at all addresses
         self._looked = -math.inf
 
     def answers(self) -> Answers:
@@ -153,6 +154,7 @@ class Probing:
 
     async def _probe(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> None:
         network = fault = None
+        self._held_back.discard(peer_id)
         with trio.move_on_after(PATIENCE):
             try:
                 network = await self._ask(endpoint, ways, peer_id)
@@ -165,6 +167,8 @@ class Probing:
         now = trio.current_time()
         if network is not None:
             self._known.answered(peer_id, network, now)
+        elif peer_id in self._held_back:  # its host was dialed too often: by claims of others, maybe
+            self._known.untold(peer_id, now)
         elif self._node.endpoint.connections:
             log.debug("%s does not answer a probe: %s", peer_id, fault or f"nothing in {PATIENCE:g} s")
             self._known.failed(peer_id, now)
@@ -208,6 +212,7 @@ class Probing:
             control=node.control,
             meeting=None,
             use_relays=place.relay.table.use,
+            note_held_back=self._held_back.add,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)

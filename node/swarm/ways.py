@@ -74,6 +74,7 @@ class Ways:
         takes_tcp: whether this node listens for TCP and says where in its advert.
         note_contact: told of each host before anything is sent there: who answers later was invited.
         note_dial: told of each dial over UDP and whether it was answered.
+        note_held_back: told of each peer that is not dialed somewhere, because that was dialed too often.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Ways:
         takes_tcp: bool = False,
         note_contact: Callable[[str], None] = lambda host: None,
         note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
+        note_held_back: Callable[[str], None] = lambda peer_id: None,
     ) -> None:
         self._endpoint = endpoint
         self._candidates = candidates
@@ -100,6 +102,7 @@ class Ways:
         self._takes_tcp = takes_tcp
         self._note_contact = note_contact
         self._note_dial = note_dial
+        self._note_held_back = note_held_back
         self._accepted = AcceptedPaths(endpoint)
         self._limits = DialLimits()
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
@@ -319,6 +322,7 @@ class Ways:
         if candidate.peer_id in self._candidates.configured:
             return
         if not self._limits.may(host, trio.current_time()):
+            self._note_held_back(candidate.peer_id)
             raise PeerError(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
 
 

@@ -30,6 +30,7 @@ from node.swarm.announcing import Offered
 from node.swarm.holdings_told import tell_holdings
 from node.swarm.node import Role, SwarmNode
 from node.swarm.place import Place
+from routing.dial_limits import DialLimits
 from routing.identity import Identity
 from routing.multiaddr import ListenAddress, PeerAddress
 from routing.quic.connection import Connection
@@ -177,6 +178,28 @@ def test_phantoms_count_nothing_and_servers_wholly_and_nobody_stays_connected(
                     assert {str(each.peer_id) for each in me.endpoint.connections} <= {boot.identity.peer_id}
                     assert me.links.wanted == {boot.identity.peer_id}
                     nursery.cancel_scope.cancel()
+
+    run(test, seconds=3 * SECONDS)
+
+
+def test_who_may_not_be_dialed_any_more_is_not_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims that name its host have used up what that host may be dialed."""
+    refused: list[str] = []
+
+    def may(limits: DialLimits, host: str, now: float) -> bool:
+        refused.append(host)
+        return False
+
+    async def test() -> None:
+        async with server() as boot, server(boot) as far, server(boot) as me:
+            await until(lambda: len(me.table) == 3, "three servers")
+            monkeypatch.setattr(DialLimits, "may", may)
+            probing = Probing(me, lambda: {MODEL}, rng=random.Random(1))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(probing.run)
+                await until(lambda: len(refused) >= 3, "some tries")
+                assert probing.answers().weight(far.identity.peer_id) == STRANGER
+                nursery.cancel_scope.cancel()
 
     run(test, seconds=3 * SECONDS)
 
