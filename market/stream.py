@@ -182,6 +182,15 @@ class Issuing(_Stream):
         after.take(signed)
         return after.next(now)
 
+    def adoptable(self, signed: SignedReceipt, now: float) -> bool:
+        """As `_Stream.adoptable`. What waited for the other's signature is no old half of anything, however
+        long ago that was: its answer was lost, and it would be signed for once more."""
+        if self.full is None and self.pending is not None:
+            pending, receipt = self.pending.receipt, signed.receipt
+            if receipt.epoch == pending.epoch and receipt.n <= pending.n:
+                return True
+        return super().adoptable(signed, now)
+
     def restore_pending(self, pending: SignedReceipt) -> None:
         """What was signed before a restart and is not covered by `full` is still due (`beyond`)."""
         self.proposed(pending)

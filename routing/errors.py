@@ -25,3 +25,8 @@ class PeerError(PanalError):
     def __init__(self, message: str, *, peer: str = "") -> None:
         super().__init__(message)
         self.peer = peer
+
+
+class HeldBack(PeerError):
+    """A peer was not tried at all addresses that it has, for a limit of this side: it says nothing of the
+    peer."""

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import trio
 
-from routing.errors import LocalError, PeerError
+from routing.errors import HeldBack, LocalError, PeerError
 
 NEXT_ADDRESS = 0.25
 """Seconds before the next address of a peer is dialed beside the one before (RFC 8305, section 5)."""
@@ -32,7 +32,7 @@ async def first(
         stagger: seconds each is given before the next is started beside it.
 
     Raises:
-        PeerError, LocalError: none worked.
+        PeerError, LocalError: none worked; HeldBack, if one was not tried.
     """
     won: list[T] = []
     errors: list[PeerError | LocalError] = []
@@ -59,4 +59,5 @@ async def first(
         return won[0]
     if len(errors) == 1:
         raise errors[0]
-    raise PeerError("; ".join(dict.fromkeys(map(str, errors))) or "no address is known", peer=peer_id)
+    kind = HeldBack if any(isinstance(each, HeldBack) for each in errors) else PeerError
+    raise kind("; ".join(dict.fromkeys(map(str, errors))) or "no address is known", peer=peer_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
@@ -10,17 +11,35 @@ from routing.quic.endpoint import Endpoint
 PREFIX_IPV4, PREFIX_IPV6 = 24, 48
 """Bits of a network that one customer may have, as for adverts (routing.adverts)."""
 
+RELAY = "relay "
+"""What a carried path's origin begins with if it is a relay's peer id (routing.quic.paths)."""
 
-def neighbourhood_of(endpoint: Endpoint, connection: Connection | None) -> str:
-    """A peer's network, or the relay it comes through; "" if that is this node's own network, or gone."""
+
+def neighbourhood_of(
+    endpoint: Endpoint, connection: Connection | None, relay_ip: Callable[[str], str] = lambda relay: ""
+) -> str:
+    """A peer's network, or the relay it comes through; "" if that is this node's own network, or gone.
+
+    Args:
+        relay_ip: the address of a relay by its peer id, "" if unknown. Whoever comes through any relay of one
+            network is in one neighbourhood: a machine can be as many relays as it has ports.
+    """
     if connection is None:
         return ""
     path = endpoint.path_of(connection)
     origin = connection.first_address[0] if path is None else path.origin
+    if origin.startswith(RELAY):
+        network = _network(relay_ip(origin.removeprefix(RELAY)))
+        return f"relays in {network}" if network else origin
+    return _network(origin)
+
+
+def _network(host: str) -> str:
+    """ "" for this node's own; what is no address stands for itself."""
     try:
-        address = ipaddress.ip_address(origin.partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return origin
+        return host
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     if not address.is_global:

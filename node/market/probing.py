@@ -20,7 +20,7 @@ from market.answering import Answering, Answers
 from node.market.neighbourhood import neighbourhood_of
 from node.swarm.watching import Watching
 from node.swarm.ways import Ways
-from routing.errors import LocalError, PeerError
+from routing.errors import HeldBack, LocalError, PeerError
 from routing.links import STAGGER, ask_holdings, needs_connection
 from routing.quic.connection import CLOSE_NORMAL, Connection
 from routing.quic.endpoint import Endpoint
@@ -65,7 +65,6 @@ class Probing:
         self._models = models
         self._rng = rng or random.Random()
         self._known = Answering()
-        self._held_back = set[str]()  # peers being asked that could not be dialed at all addresses
         self._looked = -math.inf
 
     def answers(self) -> Answers:
@@ -145,7 +144,7 @@ class Probing:
         connected = {each.peer_id: each for each in endpoint.connections if each.is_open}
         self._known.keep({row.advert.peer_id for row in self._node.table.rows()} | connected.keys())
         for peer_id, connection in connected.items():
-            self._known.answered(peer_id, neighbourhood_of(endpoint, connection), now)
+            self._known.answered(peer_id, neighbourhood_of(endpoint, connection, self._relay_ip), now)
 
     def _lost(self, peer_id: str, _: str) -> None:
         """A neighbour's connection has ended, however: who was killed says no farewell."""
@@ -154,21 +153,18 @@ class Probing:
 
     async def _probe(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> None:
         network = fault = None
-        self._held_back.discard(peer_id)
         with trio.move_on_after(PATIENCE):
             try:
                 network = await self._ask(endpoint, ways, peer_id)
-            except PeerError as error:
-                fault = str(error)
-            except LocalError as error:  # of this side: it says nothing about the peer
+            except (LocalError, HeldBack) as error:  # of this side: it says nothing about the peer
                 log.debug("%s cannot be probed: %s", peer_id, error)
                 self._known.untold(peer_id, trio.current_time())
                 return
+            except PeerError as error:
+                fault = str(error)
         now = trio.current_time()
         if network is not None:
             self._known.answered(peer_id, network, now)
-        elif peer_id in self._held_back:  # its host was dialed too often: by claims of others, maybe
-            self._known.untold(peer_id, now)
         elif self._node.endpoint.connections:
             log.debug("%s does not answer a probe: %s", peer_id, fault or f"nothing in {PATIENCE:g} s")
             self._known.failed(peer_id, now)
@@ -184,7 +180,7 @@ class Probing:
         connection, _ = await _reach(ways, peer_id)
         try:
             told = await ask_holdings(connection)
-            network = neighbourhood_of(endpoint, connection)
+            network = neighbourhood_of(endpoint, connection, self._relay_ip)
         finally:
             connection.shut(CLOSE_NORMAL, "that was all")
         row, models = self._node.table.get(peer_id), self._models()
@@ -192,6 +188,10 @@ class Probing:
         if not all(held in told.slices for held in claimed):
             raise PeerError(f"{peer_id} does not tell of the cells that its advert claims", peer=peer_id)
         return network
+
+    def _relay_ip(self, relay: str) -> str:
+        control = self._node.control
+        return "" if control is None else control.host.remote_ip(relay)
 
     @asynccontextmanager
     async def _plane(self) -> AsyncIterator[tuple[Endpoint, Ways]]:
@@ -212,7 +212,6 @@ class Probing:
             control=node.control,
             meeting=None,
             use_relays=place.relay.table.use,
-            note_held_back=self._held_back.add,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(endpoint.run)

@@ -145,7 +145,7 @@ class Settler:
             seconds: it takes at most, but for a write that has begun.
         """
         end = trio.current_time() + seconds
-        peers = list({*self._answered, *self._books.payer.open_accounts()})
+        peers = sorted({*self._answered, *self._books.payer.open_accounts()})
         await self._sign(peers, end)  # written first: then it is offered again after a restart
         with trio.move_on_at(end):
             async with trio.open_nursery() as nursery:
@@ -158,7 +158,8 @@ class Settler:
         """Write down what is owed to peers, all in one write, without telling them yet.
 
         Args:
-            end: when no further is signed for; a thousand take 0.1 s.
+            end: when no further is signed for; a thousand take 0.1 s. Of all are the locks held until it
+                is written: whoever else holds several has to take them in this order.
         """
         steps: list[Step] = []
         try:

@@ -26,7 +26,7 @@ from relay.websocket_listener import WebSocketDoor, parse_proxies, server_tls
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
 from routing.dial_limits import DialLimits
-from routing.errors import LocalError, PeerError
+from routing.errors import HeldBack, LocalError, PeerError
 from routing.identity import Identity, PeerId
 from routing.libp2p.host import ControlHost
 from routing.libp2p.muxed_stream import MuxedStream
@@ -327,7 +327,7 @@ class Control:
         def reach(relay: ControlAddress) -> Callable[[], Awaitable[ControlAddress]]:
             async def connect() -> ControlAddress:
                 if not self._limits.may(relay.host, trio.current_time()):
-                    raise PeerError(f"{relay.host} was dialed too often without an answer", peer=relay_id)
+                    raise HeldBack(f"{relay.host} was dialed too often without an answer", peer=relay_id)
                 await self.connect(relay, timeout=SHOW_TIMEOUT)
                 self._limits.answered(relay.host)
                 await self.show_membership(relay)

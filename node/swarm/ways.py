@@ -16,7 +16,7 @@ from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punc
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
 from routing.dial_limits import DialLimits
-from routing.errors import PeerError
+from routing.errors import HeldBack, PeerError
 from routing.identity import PeerId
 from routing.links import DIAL_TIMEOUT
 from routing.multiaddr import PeerAddress
@@ -74,7 +74,6 @@ class Ways:
         takes_tcp: whether this node listens for TCP and says where in its advert.
         note_contact: told of each host before anything is sent there: who answers later was invited.
         note_dial: told of each dial over UDP and whether it was answered.
-        note_held_back: told of each peer that is not dialed somewhere, because that was dialed too often.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Ways:
         takes_tcp: bool = False,
         note_contact: Callable[[str], None] = lambda host: None,
         note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
-        note_held_back: Callable[[str], None] = lambda peer_id: None,
     ) -> None:
         self._endpoint = endpoint
         self._candidates = candidates
@@ -102,7 +100,6 @@ class Ways:
         self._takes_tcp = takes_tcp
         self._note_contact = note_contact
         self._note_dial = note_dial
-        self._note_held_back = note_held_back
         self._accepted = AcceptedPaths(endpoint)
         self._limits = DialLimits()
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
@@ -322,8 +319,7 @@ class Ways:
         if candidate.peer_id in self._candidates.configured:
             return
         if not self._limits.may(host, trio.current_time()):
-            self._note_held_back(candidate.peer_id)
-            raise PeerError(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
+            raise HeldBack(f"{host} was dialed too often without an answer", peer=candidate.peer_id)
 
 
 def _close(connection: Connection) -> None:

@@ -303,3 +303,20 @@ def test_a_dear_call_is_served_where_nothing_else_is_under_way(pair: tuple[Side,
     assert "go unsigned" in calls.refusal(payer.peer, cheap)
     calls.served(payer.peer, dear)
     assert "go unsigned" in calls.refusal(payer.peer, cheap), "it is to be signed for first"
+
+
+def test_what_was_countersigned_long_ago_is_not_signed_for_once_more(pair: tuple[Side, Side]) -> None:
+    """The answer was lost, and the two did not meet again for longer than old receipts are believed."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == ""
+    step = payer.books.offer(payee.peer, NOW)
+    assert step is not None
+    lost = payee.do(payee.books.received(payer.peer, payer.do(step), NOW))
+    assert lost and payee.owed_by(payer) == 1_000 * PRICE
+    for late in (40 * DAY, 41 * DAY):
+        payer.restart()
+        assert settle(payer, payee, NOW + late) == ""
+        assert payee.serve(payer, 1_000, NOW + late) == ""
+        assert settle(payer, payee, NOW + late) == ""
+    assert payee.owed_by(payer) == 3_000 * PRICE == -payer.owed_by(payee)
