@@ -44,6 +44,7 @@ class Account:
         claimed: what it counts as unsigned of ours, as it said last.
         refused: why it did not take our last receipt; "" if it did.
         offered: of which stream the last offer was.
+        in_vain: µcr owed to it in this process for answers that never arrived.
         given_up_on: what we asked of it and did not wait for, the last of it at `given_up_at`
             (accounts_payer).
         put_off: settlements that it did not take, and when it said so.
@@ -69,6 +70,7 @@ class Account:
     claimed: int = 0
     refused: str = ""
     given_up_on: int = 0
+    in_vain: int = 0
     given_up_at: float = 0.0
     offered: Side = (True, Kind.WORK)
     put_off: dict[Side, float] = field(default_factory=dict)

@@ -98,11 +98,15 @@ class PayerAccounts:
 
     def claimed(self, account: Account, unsigned: int, now: float) -> None:
         """With a countersigned receipt a peer says what it counts beyond it (µcr). As far as that is more than
-        what has arrived since, it is for what was not waited for; never more than was asked for so."""
+        what has arrived since, it is for what was not waited for; never more than was asked for so, nor in all
+        than has arrived: who answers nothing is owed nothing."""
         account.claimed = unsigned
         stream = account.issuing(True, Kind.WORK)
-        more = min(max(0, unsigned - stream.due_credits), account.given_up_on)
+        arrived = stream.total_credits + stream.due_credits - account.in_vain
+        allowed = max(0, arrived - account.in_vain)
+        more = min(max(0, unsigned - stream.due_credits), account.given_up_on, allowed)
         account.given_up_on -= more
+        account.in_vain += more
         if abs(now - account.given_up_at) > COUNTED_SECONDS:
             account.given_up_on = min(account.given_up_on, unsigned - more)
         if more:

@@ -264,7 +264,7 @@ class Books:
         ]
         drawn = self.payee.pool.drawn()
         rows = tuple((day, subnet, credits) for (day, subnet), credits in drawn.items())
-        write: tuple[Record, ...] = (() if drawn == self._drawn else (Drawn(rows),))
+        write: tuple[Record, ...] = () if drawn == self._drawn else (Drawn(rows),)
 
         def commit() -> None:
             self._drawn = drawn

@@ -95,8 +95,8 @@ OnAnswer = Callable[[MoeCall, ServerCall, ExpertsRequest, ExpertsAnswer, str], i
 node owes for it. Runs between two answers of a call, so it must take microseconds and raise nothing."""
 
 OnGivenUp = Callable[[str, ExpertsRequest], None]
-"""Told whose answer to which request is waited for no longer, because another's came first or nobody wants it:
-the peer may have computed it, and may not. As quick as `OnAnswer`."""
+"""Told whose answer to which request is waited for no longer, because another's came first or nobody wants
+it: the peer may have computed it, and may not. As quick as `OnAnswer`."""
 
 
 class Star:

@@ -63,7 +63,7 @@ def test_what_was_asked_in_vain_is_owed_and_spent_once_its_server_counts_it(tmp_
         assert account.given_up_on == 10 * PRICE and books.payer.due_to(bob.peer_id) == 0
         before, now = part.spending.purse.today(time.time()), time.time()
         account.caught_up = True
-        books.payer.answered(bob.peer_id, MODEL, LAYER, experts(1), FlatPrices(), now)
+        books.payer.answered(bob.peer_id, MODEL, LAYER, experts(9), FlatPrices(), now)
         offer = books.offer(bob.peer_id, now)
         assert offer is not None
         books.written(offer)
