@@ -27,7 +27,8 @@ URGENT = MOST_UNSIGNED // 2
 """µcr. Half of what a peer computes unsigned is left for the time that the exchange takes."""
 
 COUNTED_SECONDS = 30.0
-"""After an answer was given up: what its peer does not count by then it never computed. No call has as long."""
+"""After an answer was given up: what its peer does not count by then it never computed. Calls have a third of
+it (routing.dispatch.call.DEFAULT_TIMEOUT)."""
 
 
 class Book(Protocol):
@@ -102,9 +103,7 @@ class PayerAccounts:
         than has arrived: who answers nothing is owed nothing."""
         account.claimed = unsigned
         stream = account.issuing(True, Kind.WORK)
-        arrived = stream.total_credits + stream.due_credits - account.in_vain
-        allowed = max(0, arrived - account.in_vain)
-        more = min(max(0, unsigned - stream.due_credits), account.given_up_on, allowed)
+        more = min(max(0, unsigned - stream.due_credits), account.given_up_on, _left_to_claim(account))
         account.given_up_on -= more
         account.in_vain += more
         if abs(now - account.given_up_at) > COUNTED_SECONDS:
@@ -144,7 +143,14 @@ class PayerAccounts:
 
 def asks(account: Account) -> bool:
     """Whether so much was given up that a peer is to be asked what it counts of it, though nothing is due."""
-    return account.given_up_on >= URGENT and not account.fault
+    return account.given_up_on >= URGENT and not account.fault and _left_to_claim(account) > 0
+
+
+def _left_to_claim(account: Account) -> int:
+    """What a peer can be owed still for answers that never arrived: in all as much as for those that did."""
+    stream = account.issuing(True, Kind.WORK)
+    arrived = stream.total_credits + stream.due_credits - account.in_vain
+    return max(0, arrived - account.in_vain)
 
 
 def _is_due(account: Account, now: float) -> bool:

@@ -43,7 +43,7 @@ def add(subparsers: Subparsers) -> None:
         "model",
         nargs="?",
         metavar="MODEL",
-        help="a GGUF file, or a model id of the store (default: what the config serves)",
+        help="a GGUF file, or 6 or more digits of a stored model's id (default: what the config serves)",
     )
     parser.add_argument(
         "--memory",
