@@ -98,9 +98,9 @@ class PayerAccounts:
         self._open[peer] = None
 
     def claimed(self, account: Account, unsigned: int, now: float) -> None:
-        """With a countersigned receipt a peer says what it counts beyond it (µcr). As far as that is more than
-        what has arrived since, it is for what was not waited for; never more than was asked for so, nor in all
-        than has arrived: who answers nothing is owed nothing."""
+        """With a countersigned receipt a peer says what it counts beyond it (µcr). As far as that is more
+        than what has arrived since, it is for what was not waited for; never more than was asked for so, nor
+        in all than has arrived: who answers nothing is owed nothing."""
         account.claimed = unsigned
         stream = account.issuing(True, Kind.WORK)
         more = min(max(0, unsigned - stream.due_credits), account.given_up_on, _left_to_claim(account))

@@ -64,6 +64,11 @@ class OwnQuotes:
         """What stands in the advert."""
         return [book.quote for _, book in sorted(self._current.items())]
 
+    def latest(self, model_id: str, now: float) -> Quote | None:
+        """The last one of a model, told now or by an earlier process; None if it is over."""
+        books = self._books.get(model_id)
+        return None if not books or is_over(books[-1].quote, now) else books[-1].quote
+
     def issue(self, model_id: str, cells: CellPrices, now: float, room: int) -> bool:
         """Ask these prices from now on.
 

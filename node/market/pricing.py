@@ -99,6 +99,7 @@ class Pricing:
         self._priced: Sequence[Slice] = []
         self._cells: dict[str, PricedCells] = {}
         self._former: dict[str, PricedCells] = {}  # not served now: a pause forgets no price
+        self._known = set[str]()  # models that this process has priced
         self._told: dict[str, Levels] = {}  # what the current quotes say
         self._served: dict[tuple[str, int], npt.NDArray[np.int64]] = {}  # at the last look
         self._unsaved = trio.Event()
@@ -160,20 +161,25 @@ class Pricing:
             return False
         self._priced = list(slices)
         self._former |= self._cells
+        self._known |= self._cells.keys()
         self._cells, self._told = {}, {}
         for model_id in {each.model_id for each in slices if each.kind == "experts"}:
             cells = PricedCells.of(slices, model_id, self._bases(model_id))
             if len(cells.base):
-                before, others = self._former.pop(model_id, None), partial(self._asked_by_others, model_id)
-                self._cells[model_id] = cells.following(before, others)
+                before, asked = self._former.pop(model_id, None), partial(self._asked, model_id, now)
+                self._cells[model_id] = cells.following(before, asked)
         for model_id in self._former:
             self.quotes.withdraw(model_id)
         for model_id in sorted(self._cells):
             self._issue(model_id, now)
         return True
 
-    def _asked_by_others(self, model_id: str) -> Sequence[Quote]:
-        return [] if self._rule is None else self._others.quotes(model_id)
+    def _asked(self, model_id: str, now: float) -> Sequence[Quote]:
+        """What new cells begin at: what an earlier process asked a while ago, else what others ask."""
+        if self._rule is None:
+            return []
+        own = None if model_id in self._known else self.quotes.latest(model_id, now)
+        return self._others.quotes(model_id) if own is None else [own]
 
     def _issue(self, model_id: str, now: float) -> bool:
         """Say what a model's cells cost, unless it is said already; whether it is something else."""

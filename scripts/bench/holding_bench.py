@@ -640,7 +640,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--pace", type=float, default=6.0, metavar="X", help="how much faster the market's clock goes (6)"
     )
     parser.add_argument(
-        "--periods", type=integer(6, 200), default=CALM, metavar="N", help=f"of the calm ({CALM})"
+        "--periods", type=integer(2, 200), default=CALM, metavar="N", help=f"of the calm ({CALM})"
     )
     parser.add_argument(
         "--one-way-ms", type=float, default=10.0, metavar="MS", help="distance of two nodes (10)"

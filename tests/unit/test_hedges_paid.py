@@ -141,6 +141,8 @@ def test_who_answers_nothing_is_owed_nothing(pair: tuple[Side, Side]) -> None:
         lie.unsigned = 20 * CALL * PRICE
         settle(payer, server, now)
     assert -payer.owed_by(server) <= 2 * CALL * PRICE, "as much again as has arrived"
+    assert payer.account(server).given_up_on >= URGENT
+    assert payer.books.payer.open_accounts() == [], "nor is it asked what it counts, for ever"
 
 
 def test_half_of_what_goes_unsigned_is_left_for_what_is_claimed() -> None:

@@ -313,6 +313,20 @@ def test_what_was_asked_may_be_paid_by_after_a_restart(tmp_path: Path, caplog: A
     assert "is open to other users" in caplog.text and "some callers are refused" in caplog.text
 
 
+def test_prices_go_on_where_an_earlier_process_left_them(tmp_path: Path) -> None:
+    world, path = World(), tmp_path / "quotes"
+    world.hear(*OTHERS)
+    pricing = world.pricing(path)
+    world.look(pricing, times=9)
+    fallen = asked(pricing)
+    assert fallen < BASE / 2
+    trio.run(QuoteMemory(path).save, pricing.quotes.encoded())
+    world.now += 60
+    assert asked(world.pricing(path)) == fallen
+    world.now += 86_400
+    assert asked(world.pricing(path)) == BASE, "what was asked a day ago is no guide"
+
+
 def test_it_looks_each_period_and_says_so_when_prices_have_changed() -> None:
     world = World()
     world.hear(*OTHERS)
