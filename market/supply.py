@@ -48,12 +48,15 @@ class Supply:
         self._mark(self._edges[int(answered)], slices)
 
     def add_network(self, peers: Iterable[Sequence[Slice]]) -> None:
-        """Count slices of peers that have answered in one network: of each cell they are one replica."""
+        """Count slices of peers that have answered in one network: of each cell they are one replica, and the
+        others hold it as if they were only heard of."""
         edges = np.zeros_like(self._edges[1])
         for slices in peers:
             self._mark(edges, slices)
-        once = np.minimum(edges.cumsum(axis=1)[:, :-1], 1)
+        holders = edges.cumsum(axis=1)[:, :-1]
+        once = np.minimum(holders, 1)
         self._edges[1] += np.diff(once, prepend=0, append=0)
+        self._edges[0] += np.diff(holders - once, prepend=0, append=0)
 
     def replicas(self, layer: int) -> Counts:
         """Live replicas that others have of each expert of a layer."""

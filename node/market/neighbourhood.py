@@ -22,15 +22,14 @@ def neighbourhood_of(
 
     Args:
         relay_ip: the address of a relay by its peer id, "" if unknown. Whoever comes through any relay of one
-            network is in one neighbourhood: a machine can be as many relays as it has ports.
+            network is in that: a machine can be as many relays as it has ports.
     """
     if connection is None:
         return ""
     path = endpoint.path_of(connection)
     origin = connection.first_address[0] if path is None else path.origin
     if origin.startswith(RELAY):
-        network = _network(relay_ip(origin.removeprefix(RELAY)))
-        return f"relays in {network}" if network else origin
+        return _network(relay_ip(origin.removeprefix(RELAY))) or origin
     return _network(origin)
 
 

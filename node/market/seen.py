@@ -14,7 +14,7 @@ from market.ground import Bools, Floats
 from market.own_order import giving_order, holder_key
 from market.price import BasePrices
 from market.quote_rows import quote_rows
-from market.view import View, believed_demand, believed_prices, counted_replicas
+from market.view import STRANGER, View, believed_demand, believed_prices, counted_replicas
 from node.market.units import Units
 from routing.advert_rows import Row
 from routing.wire.advert import Advert
@@ -74,7 +74,8 @@ def view_of(
 def _replicas(
     units: Units, model_id: str, weighed: Sequence[tuple[float, Advert]], answered: Mapping[str, str]
 ) -> Floats:
-    """[n_layers, width], replicas of each cell. Of who has answered in one network, one of each cell."""
+    """[n_layers, width], replicas of each cell. Of who has answered in one network, one of each cell: the
+    others count as strangers, for one machine can have many names and answer by each."""
     networks: dict[str, list[tuple[float, Advert]]] = {}
     heard: list[tuple[float, Advert]] = []
     for weight, advert in weighed:
@@ -84,10 +85,14 @@ def _replicas(
         else:
             networks.setdefault(network, []).append((1.0, advert))
     there = _holders(units, model_id, [each[0] for each in networks.values() if len(each) == 1])
+    claimed = _holders(units, model_id, heard)
     for together in networks.values():
         if len(together) > 1:
-            there += np.minimum(_holders(units, model_id, together), 1.0)
-    return counted_replicas(there, _holders(units, model_id, heard))
+            holders = _holders(units, model_id, together)
+            once = np.minimum(holders, 1.0)
+            there += once
+            claimed += STRANGER * (holders - once)
+    return counted_replicas(there, claimed)
 
 
 def _holders(units: Units, model_id: str, weighed: Sequence[tuple[float, Advert]]) -> Floats:

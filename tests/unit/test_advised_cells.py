@@ -111,7 +111,7 @@ def test_replicas_are_counted_by_weight_and_least_within_a_unit() -> None:
     assert view.replicas.tolist() == weights and view.servers == 1 + STRANGER
 
 
-def test_of_one_network_each_cell_counts_once() -> None:
+def test_of_one_network_each_cell_counts_once_and_then_as_strangers_do() -> None:
     units = units_of(servable(run=2))
     holders = [
         row("ana", [(2, 5, [(0, 3)])]),
@@ -121,7 +121,8 @@ def test_of_one_network_each_cell_counts_once() -> None:
     ids = [each.advert.peer_id for each in holders]
     near = dict(zip(ids, ("192.0.2.0/24", "192.0.2.0/24", ""), strict=True))
     view = seen(units, *holders, answers=Answers.of(near))
-    assert view.replicas.tolist() == [2, 2, 2, 1, 1, 1, 1, 0]
+    again = STRANGER  # whoever else of the network holds a cell
+    assert view.replicas.tolist() == [2, 2 + again, 2, 1, 1, 1 + again, 1, 0]
     assert view.servers == 2 + STRANGER, "and they have one word"
     silent = seen(units, *holders, answers=Answers.of({ids[2]: ""}, silent=ids[:2]))
     assert silent.replicas.tolist() == [1, 1, 1, 1, 0, 0, 0, 0] and silent.servers == 1
