@@ -110,7 +110,7 @@ def _row(each: dict[str, Any]) -> tuple[str, ...]:
         f"{each['lowest']:,}",
         f"{each['mean']:,.1f}",
         f"{each['highest']:,}",
-        f"{left} min",
+        "does not answer" if each.get("silent") else f"{left} min",
     )
 
 

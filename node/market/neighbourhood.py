@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
+from routing.quic.paths import is_carried
 
 PREFIX_IPV4, PREFIX_IPV6 = 24, 48
 """Bits of a network that one customer may have, as for adverts (routing.adverts)."""
+
+GONE = "gone"
+"""Of all connections whose carrier has ended: they may have come from one machine."""
 
 RELAY = "relay "
 """What a carried path's origin begins with if it is a relay's peer id (routing.quic.paths)."""
@@ -28,6 +32,8 @@ def neighbourhood_of(
         return ""
     path = endpoint.path_of(connection)
     origin = connection.first_address[0] if path is None else path.origin
+    if path is None and is_carried(origin):
+        return GONE
     if origin.startswith(RELAY):
         return _network(relay_ip(origin.removeprefix(RELAY))) or origin
     return _network(origin)

@@ -178,9 +178,9 @@ class Probing:
             PeerError: it does not, or claims more than it tells. LocalError: it cannot be asked from here.
         """
         connection, _ = await _reach(ways, peer_id)
+        network = neighbourhood_of(endpoint, connection, self._relay_ip)  # what carries it may end any time
         try:
             told = await ask_holdings(connection)
-            network = neighbourhood_of(endpoint, connection, self._relay_ip)
         finally:
             connection.shut(CLOSE_NORMAL, "that was all")
         row, models = self._node.table.get(peer_id), self._models()

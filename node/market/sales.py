@@ -104,6 +104,10 @@ class Sales:
         """Which others have answered this node, and which do not, or do not tell the truth."""
         return self._probing.answers().without(self._barred())
 
+    def silent(self) -> frozenset[str]:
+        """Who has been asked whether it is there, and does not answer."""
+        return self._probing.answers().silent
+
     def holders(self) -> tuple[int, int, int]:
         """How many others that hold anything of what is served here, or may be, have answered, do not
         answer, and were only heard of."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import trio
 
 from market.ledger import Balance
@@ -92,11 +93,13 @@ class MarketTold:
         Args:
             peer_id: of one peer alone, cell by cell.
         """
-        told = []
+        told: list[QuotedPrices] = []
+        silent = frozenset[str]() if self._part.sales is None else self._part.sales.silent()
         for row in self._node.table.rows():
             if not peer_id or row.advert.peer_id == peer_id:
                 for quote in row.advert.quotes:
-                    told.append(quote_told(row.advert, quote, by_cell=bool(peer_id)))
+                    each = quote_told(row.advert, quote, by_cell=bool(peer_id))
+                    told.append(msgspec.structs.replace(each, silent=row.advert.peer_id in silent))
                     if len(told) % QUOTES_AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
         return told

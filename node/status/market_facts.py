@@ -20,6 +20,7 @@ class QuotedPrices(msgspec.Struct, frozen=True):
         number, until: as in its advert.
         cells: that it names.
         layers: [layer, [[first expert, last, price], ...]] each; empty unless one peer was asked for.
+        silent: this node has asked it whether it is there, and got no answer.
     """
 
     peer: str
@@ -32,6 +33,7 @@ class QuotedPrices(msgspec.Struct, frozen=True):
     mean: float
     highest: int
     layers: list[tuple[int, list[tuple[int, int, int]]]] = []
+    silent: bool = False
 
 
 class Pardon(msgspec.Struct, frozen=True):

@@ -206,3 +206,25 @@ def test_a_receipt_that_could_not_be_written_takes_its_grant_with_it(path: Path)
     assert server.account(caller).newly_granted() == ()
     for side in (server, caller):
         side.ledger.close()
+
+
+def test_what_is_owed_and_what_is_settled_are_signed_together(path: Path) -> None:
+    """A settlement that waits since an hour ago has to be signed for the present one."""
+    node, other = Side("node", path), Side("other", path)
+    assert not node.serve(other, PAIRS, NOW) and not settle(other, node, NOW)
+    node.do(node.books.settle(other.peer, MICRO, Kind.PAID, NOW))
+    greet(node, other, NOW)
+    assert not other.serve(node, PAIRS, NOW)
+    step = node.books.sign_all(other.peer, NOW + EPOCH_SECONDS)
+    assert step is not None and not step.message
+    assert {each.signed.receipt.kind for each in step.write if isinstance(each, Entry)} == {
+        Kind.WORK,
+        Kind.PAID,
+    }
+    node.do(step)
+    node.restart()
+    assert (node.account(other).waiting, node.pays(other).due_credits) == (MICRO, PAIRS * PRICE)
+    assert not settle(node, other, NOW + EPOCH_SECONDS)
+    assert node.owed_by(other) == -MICRO == -other.owed_by(node)
+    for side in (node, other):
+        side.ledger.close()
