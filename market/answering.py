@@ -4,7 +4,7 @@
 2. One that was probed and failed SILENT_AFTER times in a row counts nothing, for as long or until it answers.
    All others are only heard of: their adverts are their own word.
 3. If nearly nothing answers this node, its own way out is to blame (a firewall, a network of its own): then
-   failures count for nothing.
+   nobody is called silent.
 4. What answers in one network fails together, and may be one machine with ten identities: of each cell it is
    one replica, and it has one word.
 5. Who has not been asked yet counts as strangers did lately: a little, and less the fewer of them answered.
@@ -203,6 +203,11 @@ class Answering:
         peer = self._asked(peer_id, now - RETRY_SECONDS)
         peer.answered, peer.failures, peer.was_lost = -math.inf, SILENT_AFTER - 1, True
 
+    def has_ever_answered(self, peer_id: str) -> bool:
+        """Whether it has answered at any time, under the advert that it has now."""
+        peer = self._peers.get(peer_id)
+        return peer is not None and peer.answered > -math.inf
+
     def untold(self, peer_id: str, now: float) -> None:
         """It was asked, and whether it answers cannot be told: it is asked again later."""
         self._asked(peer_id, now)
@@ -219,10 +224,8 @@ class Answering:
         silent = [peer_id for peer_id, peer in self._peers.items() if peer.is_silent(now)]
         known = len(networks)
         is_blind = known < SURE_ANSWERS and known < LEAST_SHARE * (known + len(silent))
-        if is_blind:
-            return Answers.of(networks)
         strangers = (1 + sum(self._first)) / (1 + len(self._first))
-        return Answers.of(networks, silent, STRANGER * strangers)
+        return Answers.of(networks, [] if is_blind else silent, STRANGER * strangers)
 
     def next(self, holders: Sequence[str], now: float, rng: Draws) -> str | None:
         """Whom of these to probe next; None while nobody is due.

@@ -22,6 +22,11 @@ STRANGER = 0.15
 """Weight of a holder that has not answered this node yet: ten such identities, and the one server that they
 belong to, do not make up a replica floor. Else it could have a cell for itself."""
 
+MOST_CLAIMED = 10 * STRANGER
+"""What all claims about a unit come to at most, however many there are, and however many names a network has:
+less than the replica floor beside one server. Whoever is asked, and answers from a network of its own, counts
+wholly."""
+
 LONE_CLAIM = 0.25
 """How far one holder's price moves what is believed, from the base price towards what it asks."""
 
@@ -62,7 +67,7 @@ def counted_replicas(answered: Floats, heard: Floats | float) -> Floats:
     Args:
         answered: holders that have answered this node. heard: those that have not, by weight.
     """
-    claimed: Floats = np.minimum(answered + heard, float(REPLICA_FLOOR))
+    claimed: Floats = np.minimum(answered + np.minimum(heard, MOST_CLAIMED), float(REPLICA_FLOOR))
     return np.maximum(answered, claimed)
 
 

@@ -18,7 +18,10 @@ from routing.rates import Buckets
 
 UNANSWERED_BURST, UNANSWERED_PER_SECOND = 60, 0.5
 """Of one host: a household of nodes that is off, each with two addresses, tried each few seconds at first. In
-the long run 30 a minute, 3 KB/s with all repeats."""
+the long run 30 a minute, 6 KB/s with all repeats."""
+
+PREFIX_IPV4, PREFIX_IPV6 = 24, 48
+"""Bits of a network, for limits by network: as for adverts (routing.adverts)."""
 
 _LOOPBACK = "loopback"
 
@@ -45,18 +48,30 @@ _LOCAL_NAMES = (
 
 
 class DialLimits:
-    """Counts unanswered dials."""
+    """Counts unanswered dials.
 
-    def __init__(self) -> None:
-        self._unanswered = Buckets(UNANSWERED_BURST, UNANSWERED_PER_SECOND)
+    Args:
+        burst, per_second: how many of them there may be.
+        by_network: all addresses of a /24 or /48 together.
+    """
+
+    def __init__(
+        self,
+        burst: int = UNANSWERED_BURST,
+        per_second: float = UNANSWERED_PER_SECOND,
+        *,
+        by_network: bool = False,
+    ) -> None:
+        self._unanswered = Buckets(burst, per_second)
+        self._key = _prefix if by_network else str
 
     def may(self, host: str, now: float) -> bool:
         """Whether a host that somebody named may be dialed once more; counts it as unanswered if so."""
-        return self._unanswered.take(host, now)
+        return self._unanswered.take(self._key(host), now)
 
     def answered(self, host: str) -> None:
         """Somebody is there."""
-        self._unanswered.forget(host)
+        self._unanswered.forget(self._key(host))
 
 
 def networks_of(hosts: Iterable[str]) -> frozenset[str]:
@@ -79,6 +94,20 @@ def reachable_from(networks: frozenset[str], host: str) -> bool:
         return False
     network = _network(str(address))
     return not network or network in networks
+
+
+def _prefix(host: str) -> str:
+    """The network of an address; a name, or an address of a private network, stands for itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host.lower()
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    if not address.is_global:
+        return str(address)
+    prefix = PREFIX_IPV4 if address.version == 4 else PREFIX_IPV6
+    return str(ipaddress.ip_network((address, prefix), strict=False))
 
 
 def _network(host: str) -> str:

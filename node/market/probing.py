@@ -1,8 +1,7 @@
-"""Asks holders of cells, slowly and one at a time, whether they are there and hold what they claim.
+"""Asks holders of cells, slowly and a few at a time, whether they are there and hold what they claim.
 
-A probe is a connection of the kind that a caller would make, one question ("what do you serve?"), and the
-end. It goes out of a UDP socket of its own, which serves nothing: nobody takes such a connection for a
-neighbour's, and no NAT or firewall lets anybody in to this node's port because of it (`relay.contacts`).
+A probe is a connection of the kind that a caller would make (`node.market.probe_plane`), one question ("what
+do you serve?"), and the end.
 """
 
 from __future__ import annotations
@@ -10,22 +9,18 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import trio
 
 from market.answering import Answering, Answers
 from node.market.neighbourhood import neighbourhood_of
+from node.market.probe_plane import ProbePlane, open_plane
 from node.swarm.watching import Watching
-from node.swarm.ways import Ways
 from routing.errors import HeldBack, LocalError, PeerError
-from routing.links import STAGGER, ask_holdings, needs_connection
-from routing.quic.connection import CLOSE_NORMAL, Connection
-from routing.quic.endpoint import Endpoint
-from routing.race import first
-from routing.routes import Attempt, Route
+from routing.links import ask_holdings
+from routing.quic.connection import CLOSE_NORMAL
 
 if TYPE_CHECKING:
     from node.swarm.node import SwarmNode
@@ -95,16 +90,16 @@ class Probing:
     async def _run(self) -> None:
         await trio.sleep(FIRST_SECONDS)
         try:
-            async with self._plane() as (endpoint, ways), trio.open_nursery() as nursery:
-                await self._probe_by_turns(nursery, endpoint, ways)
+            async with open_plane(self._node) as plane, trio.open_nursery() as nursery:
+                await self._probe_by_turns(nursery, plane)
         except LocalError as error:  # there is no socket: who is connected counts all the same
             log.warning("other servers cannot be asked whether they are there: %s", error)
 
-    async def _probe_by_turns(self, nursery: trio.Nursery, endpoint: Endpoint, ways: Ways) -> None:
+    async def _probe_by_turns(self, nursery: trio.Nursery, plane: ProbePlane) -> None:
         asking = set[str]()
 
         async def probe(peer_id: str) -> None:
-            await self._probe(endpoint, ways, peer_id)
+            await self._probe(plane, peer_id)
             asking.remove(peer_id)
 
         while True:
@@ -121,11 +116,11 @@ class Probing:
     async def hurry(self) -> None:
         """Probe everybody once as soon as it is heard of, AT_ONCE together, until cancelled."""
         limit, asked = trio.CapacityLimiter(AT_ONCE), set[str]()
-        async with self._plane() as (endpoint, ways), trio.open_nursery() as nursery:
+        async with open_plane(self._node) as plane, trio.open_nursery() as nursery:
 
             async def probe(peer_id: str) -> None:
                 async with limit:
-                    await self._probe(endpoint, ways, peer_id)
+                    await self._probe(plane, peer_id)
 
             while True:
                 new = [each for each in self.holders() if each not in asked | self.answers().answered.keys()]
@@ -151,11 +146,11 @@ class Probing:
         if not any(each.is_open for each in self._node.endpoint.connections_to(peer_id)):
             self._known.lost(peer_id, trio.current_time())
 
-    async def _probe(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> None:
+    async def _probe(self, plane: ProbePlane, peer_id: str) -> None:
         network = fault = None
         with trio.move_on_after(PATIENCE):
             try:
-                network = await self._ask(endpoint, ways, peer_id)
+                network = await self._ask(plane, peer_id)
             except (LocalError, HeldBack) as error:  # of this side: it says nothing about the peer
                 log.debug("%s cannot be probed: %s", peer_id, error)
                 self._known.untold(peer_id, trio.current_time())
@@ -171,65 +166,25 @@ class Probing:
         else:  # nobody is connected: this node's own network may be down
             self._known.untold(peer_id, now)
 
-    async def _ask(self, endpoint: Endpoint, ways: Ways, peer_id: str) -> str:
+    async def _ask(self, plane: ProbePlane, peer_id: str) -> str:
         """The network in which a peer answers for what it claims.
 
         Raises:
             PeerError: it does not, or claims more than it tells. LocalError: it cannot be asked from here.
         """
-        connection, _ = await _reach(ways, peer_id)
-        network = neighbourhood_of(endpoint, connection, self._relay_ip)  # what carries it may end any time
+        connection = await plane.reach(peer_id, is_known=self._known.has_ever_answered(peer_id))
+        # Before it is asked: what carries the connection may end with the answer.
+        network = neighbourhood_of(plane.endpoint, connection, self._relay_ip)
         try:
             told = await ask_holdings(connection)
         finally:
             connection.shut(CLOSE_NORMAL, "that was all")
         row, models = self._node.table.get(peer_id), self._models()
         claimed = [] if row is None else [held for held in row.advert.slices if held.model_id in models]
-        if not all(held in told.slices for held in claimed):
+        if not all(any(mine.covers(held) for mine in told.slices) for held in claimed):
             raise PeerError(f"{peer_id} does not tell of the cells that its advert claims", peer=peer_id)
         return network
 
     def _relay_ip(self, relay: str) -> str:
         control = self._node.control
         return "" if control is None else control.host.remote_ip(relay)
-
-    @asynccontextmanager
-    async def _plane(self) -> AsyncIterator[tuple[Endpoint, Ways]]:
-        """A socket to probe from, and the ways out of it."""
-        node = self._node
-        place = node.place
-        endpoint = Endpoint(
-            node.identity,
-            listen=(place.swarm.listen.host, 0),
-            backend=place.swarm.backend,
-            accept=False,
-            membership=node.membership,
-        )
-        ways = Ways(
-            endpoint,
-            node.candidates,
-            lambda: node.standing,
-            control=node.control,
-            meeting=None,
-            use_relays=place.relay.table.use,
-        )
-        async with trio.open_nursery() as nursery:
-            await nursery.start(endpoint.run)
-            await nursery.start(ways.run)
-            yield endpoint, ways
-            nursery.cancel_scope.cancel()
-
-
-async def _reach(ways: Ways, peer_id: str) -> tuple[Connection, Route]:
-    """A connection for one question, by the ways that need none before (`routing.links`)."""
-    attempts = [each for each in ways.attempts(peer_id) if not needs_connection(each.way)]
-    if not attempts:
-        raise PeerError(f"{peer_id}: no way to it is known", peer=peer_id)
-
-    def go(attempt: Attempt) -> Callable[[], Awaitable[tuple[Connection, Route]]]:
-        return lambda: ways.carry_out(peer_id, attempt, None)
-
-    def discard(late: tuple[Connection, Route]) -> None:
-        late[0].shut(CLOSE_NORMAL, "another way was there at the same time")
-
-    return await first(peer_id, [go(each) for each in attempts], discard, stagger=STAGGER)

@@ -74,6 +74,7 @@ class Ways:
         takes_tcp: whether this node listens for TCP and says where in its advert.
         note_contact: told of each host before anything is sent there: who answers later was invited.
         note_dial: told of each dial over UDP and whether it was answered.
+        limits: how often hosts that others name are dialed without an answer.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Ways:
         takes_tcp: bool = False,
         note_contact: Callable[[str], None] = lambda host: None,
         note_dial: Callable[[str, bool], None] = lambda peer_id, answered: None,
+        limits: DialLimits | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._candidates = candidates
@@ -101,7 +103,7 @@ class Ways:
         self._note_contact = note_contact
         self._note_dial = note_dial
         self._accepted = AcceptedPaths(endpoint)
-        self._limits = DialLimits()
+        self._limits = limits or DialLimits()
         self._routes: WeakKeyDictionary[Connection, Route] = WeakKeyDictionary()
         self._carrying = Carrying(endpoint)
 

@@ -1,6 +1,6 @@
 """The default engine: qh3's native packet core, with aioquic's TLS in place of its own.
 
-qh3's TLS server can't ask for client certificates, so `_Bridge` puts `tls.MutualContext` where qh3's
+qh3's TLS server can't ask for client certificates, so `qh3_bridge` puts `tls.MutualContext` where qh3's
 context would be. Written against qh3 2.1.0 exactly; what is private there and used here: the bridge's
 hooks, `QuicConnection._create_tls`, `_drain_core`, `_drain_tls`, `_core`, `_tls`, `_handshake_confirmed`.
 """
@@ -10,18 +10,15 @@ from __future__ import annotations
 import contextlib
 from typing import Any, NoReturn, cast
 
-from aioquic import tls as aioquic_tls
-from aioquic.buffer import Buffer
 from qh3 import tls as qh3_tls
 from qh3.quic import events
 from qh3.quic.configuration import QuicConfiguration
 from qh3.quic.connection import QuicConnection, QuicConnectionError
-from qh3.quic.packet import pull_quic_transport_parameters, push_quic_transport_parameters
-from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError, QuicTlsCryptoData
+from qh3.quic.tls_bridge import QuicTlsBridge, QuicTlsBridgeError
 
 from routing.identity import PeerId
 from routing.quic import tls
-from routing.quic.ack_wait import MAX_ACK_DELAY_MS, AckWait
+from routing.quic.ack_wait import AckWait
 from routing.quic.core import (
     CONNECTION_ID_BYTES,
     DATAGRAM_BYTES,
@@ -32,16 +29,12 @@ from routing.quic.core import (
     CoreSettings,
     Datagram,
 )
+from routing.quic.qh3_bridge import Bridge
+from routing.quic.reserved import Reserved
 
-_EPOCHS = (aioquic_tls.Epoch.INITIAL, aioquic_tls.Epoch.HANDSHAKE, aioquic_tls.Epoch.ONE_RTT)
-# Bound of one TLS flight of ours; two certificates would fit many times.
-_FLIGHT_BYTES = 16384
 # Payload of a DATAGRAM frame that fits every packet: after lost handshake packets qh3 falls back to datagrams
 # of 1,200 bytes, and a frame that fits none stops all sending for good ("packet builder capacity exhausted").
 _FILLER_BYTES = 1100
-# QUIC's CRYPTO_ERROR range (RFC 9000, section 20.1): 0x100 + TLS alert
-_CRYPTO_ERROR = 0x100
-
 _ACK_TIMER = "ack_application"  # as qh3 calls the deadline of an acknowledgement
 
 
@@ -57,55 +50,6 @@ def _raise_as_ordinary(error: BaseException) -> NoReturn:
     if type(error).__name__ == "PanicException":
         raise EngineFailure(str(error)) from None
     raise error
-
-
-class _Bridge(QuicTlsBridge):  # type: ignore[misc]
-    """qh3's link between packets and TLS, with a TLS engine of the plane's choice."""
-
-    _handshake_complete: bool
-
-    def use(self, context: tls.MutualContext) -> None:
-        parameters = pull_quic_transport_parameters(Buffer(data=self.serialize_transport_parameters()))
-        parameters.max_ack_delay = MAX_ACK_DELAY_MS
-        buffer = Buffer(capacity=_FLIGHT_BYTES)
-        push_quic_transport_parameters(buffer, parameters)
-        context.handshake_extensions = [(aioquic_tls.ExtensionType.QUIC_TRANSPORT_PARAMETERS, buffer.data)]
-        context.alpn_cb = self._on_alpn
-        context.update_traffic_key_cb = self._on_secret
-        self.tls = context
-
-    @staticmethod
-    def _validate_certificate(configuration: Any) -> None:
-        """qh3 wants certificates of its own type; ours are in the context."""
-
-    def _on_secret(self, direction: Any, epoch: Any, cipher_suite: Any, secret: bytes) -> None:
-        self._on_traffic_secret(
-            qh3_tls.Direction(direction.value),
-            qh3_tls.Epoch(epoch.value),
-            qh3_tls.CipherSuite(int(cipher_suite)),
-            secret,
-        )
-
-    def _handle_tls(self, data: bytes, epoch: Any) -> None:
-        buffers = {each: Buffer(capacity=_FLIGHT_BYTES) for each in _EPOCHS}
-        try:
-            self.tls.handle_message(bytes(data), buffers)
-        except aioquic_tls.Alert as alert:
-            raise QuicTlsBridgeError(_CRYPTO_ERROR + int(alert.description), str(alert)) from alert
-        for out_epoch, buffer in buffers.items():
-            if buffer.data:
-                key = qh3_tls.Epoch(out_epoch.value)
-                offset = self._output_offsets[key]
-                self._outbound.append(QuicTlsCryptoData(key, offset, buffer.data))
-                self._output_offsets[key] = offset + len(buffer.data)
-        done = (aioquic_tls.State.CLIENT_POST_HANDSHAKE, aioquic_tls.State.SERVER_POST_HANDSHAKE)
-        if not self._handshake_complete and self.tls.state in done:
-            self._handshake_complete = True
-            self._events.append(
-                events.HandshakeCompleted(
-                    alpn_protocol=self.tls.alpn_negotiated, early_data_accepted=False, session_resumed=False
-                )
-            )
 
 
 class Qh3Core(QuicConnection):  # type: ignore[misc]
@@ -136,7 +80,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             initial_rtt=INITIAL_RTT,
             max_datagram_frame_size=DATAGRAM_FRAME_BYTES,
         )
-        # asserted to be there for servers; never looked at, see _Bridge
+        # asserted to be there for servers; never looked at, see Bridge
         configuration.certificate = configuration.private_key = True
         super().__init__(configuration=configuration, original_destination_connection_id=original_destination)
         self._listener = listener
@@ -151,6 +95,8 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         self._held = False
         self._pings = 0
         self._ack_wait = AckWait()
+        self._reserved = Reserved()
+        self._ready: list[Datagram] = []  # built, not asked for yet
 
     # --- what the plane asks ---
 
@@ -202,7 +148,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             if self._handshake_confirmed and not data[0] & 0x80:
                 self._ack_wait.received(len(data), now)
                 self._core.receive_datagram(data, addr, now, len(data))
-                self._drain_core()
+                self._take(now)
             else:
                 super().receive_datagram(data, addr, now)
                 self._report_handshake()
@@ -217,27 +163,54 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         try:
             self._ack_wait.received(len(data), now)
             self._core.receive_gro_buffer(data, segment_bytes, addr, now)
-            self._drain_core()
+            self._take(now)
         except BaseException as error:  # noqa: BLE001  (re-raised)
             _raise_as_ordinary(error)
 
     def datagrams_to_send(self, now: float) -> list[Datagram]:
         core = self._core
-        if core is None or self._may_wait(now):
+        if core is None or (not self._ready and self._may_wait(now)):
             return []
         self._ack_wait.sent()
-        datagrams: list[Datagram] = []
+        self._build(now)
+        datagrams, self._ready = self._ready, []
+        return datagrams
+
+    def _build(self, now: float) -> None:
+        """Have the engine build all it may send now."""
+        core, ready, reserved = self._core, self._ready, self._reserved
         poll = core.poll_transmit
         try:
+            if not reserved.in_doubt:
+                while (transmit := poll(now)) is not None:
+                    ready.append(transmit)
+                return
+            room = core.congestion_window - core.bytes_in_flight
             while (transmit := poll(now)) is not None:
-                datagrams.append(transmit)
+                ready.append(transmit)
+                reserved.sent(room)
+                room = core.congestion_window - core.bytes_in_flight
+            reserved.finished(room, core.bytes_in_flight, DATAGRAM_BYTES)
         except RuntimeError:
             # "packet builder capacity exhausted" (2.1.0). Seen when a server's flight meets the limit
             # against amplification: of a first datagram padded outside its packet, as aioquic's are,
             # qh3 counts the packet alone. What was built so far is good, the rest comes with the
             # client's next datagram.
-            pass
-        return datagrams
+            reserved.may_remain = reserved.in_doubt
+
+    def _take(self, now: float) -> None:
+        """Take events, in doubt after what is reserved has been sent."""
+        if self._would_forget() and self._core.has_events:
+            self._build(now)
+            if self._would_forget():
+                self._pings += 1
+                self._core.send_ping(self._pings)
+                self._build(now)
+        self._drain_core()
+
+    def _would_forget(self) -> bool:
+        """Whether taking events could end a stream that has something reserved."""
+        return self._reserved.may_remain and self._handshake_confirmed and self._core.state == "connected"
 
     def next_timer(self) -> float | None:
         timer = None if self._core is None else self._core.get_timer()
@@ -249,8 +222,11 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
     def handle_timer(self, now: float) -> None:
         if self._core is not None:
             self._ack_wait.is_eager = True
+            timeouts = self._core.pto_total
             self._core.handle_timer(now)
-            self._drain_core()
+            if self._core.pto_total != timeouts:
+                self._reserved.timed_out()
+            self._take(now)
 
     def open_stream(self) -> int | None:
         try:
@@ -271,11 +247,13 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         self._ack_wait.is_eager = True
         with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
             super().reset_stream(stream_id, error_code)
+            self._reserved.doubt()
 
     def stop_stream(self, stream_id: int, error_code: int) -> None:
         self._ack_wait.is_eager = True
         with contextlib.suppress(ValueError, QuicConnectionError):  # it is over
             super().stop_stream(stream_id, error_code)
+            self._reserved.doubt()
 
     def ping(self) -> None:
         self._ack_wait.is_eager = True
@@ -326,7 +304,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             swarm=self._settings.swarm,
             expected_peer_id=self._expected_peer_id,
         )
-        bridge = _Bridge(
+        bridge = Bridge(
             self._configuration,
             version=self._version,
             local_initial_source_connection_id=self.host_cid,
@@ -346,6 +324,8 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             if core.state in ("first_flight", "connected"):
                 return
             self._held = False
+        if self._would_forget():
+            return
         next_event = core.next_event
         on_stream_data = self._listener.on_stream_data
         while (event := next_event()) is not None:
@@ -362,6 +342,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             case ("stream_reset", stream_id, code, *_):
                 listener.on_stream_reset(stream_id, code)
             case ("stop_sending", stream_id, code, *_):
+                self._reserved.doubt()
                 listener.on_stop_sending(stream_id, code)
             case ("handshake_done", *_):
                 self._handshake_confirmed = True

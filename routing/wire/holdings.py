@@ -99,6 +99,20 @@ class Slice(msgspec.Struct, frozen=True):
                 return runs
         return ()
 
+    def covers(self, other: Slice) -> bool:
+        """Whether it holds all that another slice names, in whatever runs."""
+        if (self.kind, self.model_id) != (other.kind, other.model_id) or not _within(
+            other.layers, self.layers
+        ):
+            return False
+        named = [(first, last) for first, last, _ in other.experts]
+        return _within(named, [(first, last) for first, last, _ in self.experts]) and all(
+            _within(runs, held)
+            for first, last, runs in other.experts
+            for held_first, held_last, held in self.experts
+            if held_first <= last and first <= held_last
+        )
+
     def layer_numbers(self) -> Iterator[int]:
         """The layers of which it holds anything, ascending."""
         for first, last in [(first, last) for first, last, _ in self.experts] or self.layers:
@@ -220,6 +234,19 @@ def slice_fault(held: Slice) -> str:
     if not all(_ascending(runs) for _, _, runs in held.experts):
         return "a layer's runs of experts are not ascending and apart"
     return ""
+
+
+def _within(inner: Sequence[tuple[int, int]], outer: Sequence[tuple[int, int]]) -> bool:
+    """Whether each number of some runs is in others, both ascending and apart."""
+    at = 0
+    for first, last in inner:
+        while first <= last:
+            while at < len(outer) and outer[at][1] < first:
+                at += 1
+            if at == len(outer) or outer[at][0] > first:
+                return False
+            first = outer[at][1] + 1
+    return True
 
 
 def _ascending(runs: Sequence[tuple[int, int]]) -> bool:

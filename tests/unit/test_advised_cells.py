@@ -13,7 +13,8 @@ from market.answering import NOBODY, Answers
 from market.ground import Floats
 from market.own_order import own_draws
 from market.quote_runs import quote_of
-from market.view import STRANGER, View
+from market.scarcity import REPLICA_FLOOR
+from market.view import MOST_CLAIMED, STRANGER, View
 from node.device.cell_sources import servable_layers
 from node.device.serving_choice import Servable, ServableLayer
 from node.home.home_set import HomeSet, shapes_of
@@ -126,6 +127,14 @@ def test_of_one_network_each_cell_counts_once_and_then_as_strangers_do() -> None
     assert view.servers == 2 + STRANGER, "and they have one word"
     silent = seen(units, *holders, answers=Answers.of({ids[2]: ""}, silent=ids[:2]))
     assert silent.replicas.tolist() == [1, 1, 1, 1, 0, 0, 0, 0] and silent.servers == 1
+
+
+def test_many_names_of_one_network_do_not_make_up_the_floor() -> None:
+    units = units_of(servable(run=2))
+    holders = [row(f"name {number}", [(2, 5, [(0, 7)])]) for number in range(40)]
+    near = dict.fromkeys([each.advert.peer_id for each in holders], "192.0.2.0/24")
+    view = seen(units, *holders, answers=Answers.of(near))
+    assert (view.replicas == 1 + MOST_CLAIMED).all() and 1 + MOST_CLAIMED < REPLICA_FLOOR
 
 
 def test_other_models_are_not_counted() -> None:

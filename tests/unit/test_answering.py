@@ -289,3 +289,16 @@ def test_claims_by_the_hundred_do_not_keep_the_honest_from_being_known(phantoms:
             now += known.pause(honest + false, now, rng)
         counts.append(sum(name in known.answers(now).answered for name in honest))
     assert min(counts) >= 45
+
+
+@pytest.mark.parametrize("phantoms", [10, 20, 400])
+def test_a_node_that_few_answer_does_not_believe_in_many(phantoms: int) -> None:
+    """Two others answer, as at home: too few to call anybody silent, and claims weigh no more for that."""
+    known = Answering()
+    for name in REAL[:2]:
+        known.answered(name, "", 0.0)
+    for number in range(phantoms):
+        fail(known, f"phantom {number}", 0.0)
+    answers = known.answers(0.0)
+    assert answers.weight("new") <= STRANGER * 4 / 13
+    assert answers.weight("phantom 0") <= STRANGER * 4 / 13

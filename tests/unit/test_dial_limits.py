@@ -80,3 +80,18 @@ def test_buckets_cannot_grow() -> None:
         assert buckets.take(key, 0.0)
     assert len(buckets) == 3
     assert buckets.take("a", 0.0), "the one used longest ago was forgotten"
+
+
+def test_by_network_all_its_addresses_count_together() -> None:
+    limits = DialLimits(3, 0.1, by_network=True)
+    tried = [limits.may(f"8.8.4.{last}", 0.0) for last in range(5)]
+    assert tried == [True, True, True, False, False]
+    assert limits.may("8.8.5.1", 0.0), "another network"
+    assert [limits.may("2a00:1450:4001:80f::1", 0.0), limits.may("2a00:1450:4001:ffff::2", 0.0)] == [True] * 2
+    assert limits.may("2a00:1450:4001::3", 0.0) and not limits.may("2a00:1450:4001::4", 0.0)
+    assert all(limits.may(f"192.168.1.{last}", 0.0) for last in range(9)), (
+        "of a private network each for itself"
+    )
+    assert not limits.may("8.8.4.9", 9.0) and limits.may("8.8.4.9", 11.0)
+    limits.answered("8.8.4.77")
+    assert limits.may("8.8.4.1", 11.0) and limits.may("8.8.4.2", 11.0)
