@@ -33,6 +33,10 @@ REFRESH_SECONDS = ANSWER_HOLDS / 2
 RETRY_SECONDS = 60.0
 """After a first failure: a node that was being restarted, or had just taken up other cells, is back."""
 
+COMPANY_SECONDS = 10.0
+"""The same where others that had answered have just failed, too: so many do not restart, or lose a packet, at
+once."""
+
 SILENT_AFTER = 2
 """Failures in a row: one may be a lost packet, two a minute apart rarely are."""
 
@@ -135,6 +139,7 @@ class _Peer:
     """Attributes:
     asked: when it was last asked, or seen connected. answered: when it last answered.
     failures: in a row, since then. was_lost: the first of them was a lost connection.
+    in_company: when it failed last, others that had answered had just done so.
     """
 
     asked: float
@@ -142,6 +147,7 @@ class _Peer:
     network: str = ""
     failures: int = 0
     was_lost: bool = False
+    in_company: bool = False
 
     def has_answered(self, now: float) -> bool:
         return self.failures < SILENT_AFTER and now - self.answered < ANSWER_HOLDS
@@ -160,7 +166,9 @@ class _Peer:
 
     @property
     def due(self) -> float:
-        return self.asked + (self.refresh if self.is_settled else RETRY_SECONDS)
+        if self.is_settled:
+            return self.asked + self.refresh
+        return self.asked + (COMPANY_SECONDS if self.in_company else RETRY_SECONDS)
 
 
 class Answering:
@@ -191,6 +199,7 @@ class Answering:
         """It did not answer, or is not what its advert says."""
         self._met(peer_id, False)
         peer = self._asked(peer_id, now)
+        peer.in_company = self._suspects > 0
         if peer.failures < SILENT_AFTER and (
             peer.was_lost or (peer.failures == 0 and peer.answered > -math.inf)
         ):
@@ -202,11 +211,12 @@ class Answering:
         of, and its turn to be asked is now; if it does not answer, it is silent."""
         peer = self._asked(peer_id, now - RETRY_SECONDS)
         peer.answered, peer.failures, peer.was_lost = -math.inf, SILENT_AFTER - 1, True
+        peer.in_company = False
 
     def has_ever_answered(self, peer_id: str) -> bool:
         """Whether it has answered at any time, under the advert that it has now."""
         peer = self._peers.get(peer_id)
-        return peer is not None and peer.answered > -math.inf
+        return peer is not None and (peer.answered > -math.inf or peer.was_lost)
 
     def untold(self, peer_id: str, now: float) -> None:
         """It was asked, and whether it answers cannot be told: it is asked again later."""

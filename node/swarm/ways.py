@@ -12,6 +12,8 @@ import trio
 
 from node.swarm.candidates import Candidate, Candidates
 from node.swarm.carrying import Carrying
+from relay.circuit import CircuitRefused
+from relay.hop_wire import Status
 from relay.reachability import Filtering, Mapping, Reach, Reachability, can_punch
 from routing.byte_stream import ByteStream, Meter
 from routing.control_address import ControlAddress
@@ -269,7 +271,15 @@ class Ways:
         def circuit(relay: ControlAddress) -> Callable[[], Awaitable[_Opened]]:
             async def open_circuit() -> _Opened:
                 self._check_limits(candidate, relay.host)
-                opened = await control.circuit_to(relay, peer_id, timeout=CIRCUIT_TIMEOUT)
+                try:
+                    opened = await control.circuit_to(relay, peer_id, timeout=CIRCUIT_TIMEOUT)
+                except CircuitRefused as error:
+                    if error.status is None:
+                        raise
+                    self._limits.answered(relay.host)  # the relay is there, whatever it says of the peer
+                    if error.status == Status.RESOURCE_LIMIT_EXCEEDED:
+                        raise HeldBack(str(error), peer=peer_id) from error
+                    raise
                 self._limits.answered(relay.host)
                 return relay, *opened
 

@@ -247,7 +247,9 @@ def test_where_many_vanish_at_once_all_are_asked_soon_and_for_one_only_a_few(gon
     dead = set(names[3 : 3 + gone]) | {names[19]}
     known.lost(names[19], now)
     asked: list[str] = []
+    found = now
     while now < 1200.0:
+        found = found if known.answers(now).silent == dead else now
         chosen = known.next(names, now, rng)
         if chosen is not None:
             asked.append(chosen)
@@ -259,6 +261,7 @@ def test_where_many_vanish_at_once_all_are_asked_soon_and_for_one_only_a_few(gon
     answers = known.answers(now)
     assert answers.silent == dead
     if gone:
+        assert found <= 900.0 + 90.0, "not a minute each after their first failure"
         assert set(asked) == set(names)
     else:
         assert len(asked) == 1 + SUSPECTS
