@@ -64,7 +64,7 @@ class TextScreen:
             self.note("stopped")
         elif heard.finish == "length":
             why = heard.usage.get("panal", {}).get("stopped")
-            self.note(_CUT_OFF.get(str(why), "cut off: -n allows for more tokens"))
+            self.note(_CUT_OFF.get(str(why), "cut off: -n, or the context, had room for no more"))
         if self._always_stats:
             self.stats(heard.usage)
 

@@ -96,6 +96,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         self._pings = 0
         self._ack_wait = AckWait()
         self._reserved = Reserved()
+        self._timeouts = 0
         self._ready: list[Datagram] = []  # built, not asked for yet
 
     # --- what the plane asks ---
@@ -148,7 +149,9 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             if self._handshake_confirmed and not data[0] & 0x80:
                 self._ack_wait.received(len(data), now)
                 self._core.receive_datagram(data, addr, now, len(data))
-                self._take(now)
+                if self._reserved.may_remain:
+                    self._settle(now)
+                self._drain_core()
             else:
                 super().receive_datagram(data, addr, now)
                 self._report_handshake()
@@ -163,7 +166,9 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
         try:
             self._ack_wait.received(len(data), now)
             self._core.receive_gro_buffer(data, segment_bytes, addr, now)
-            self._take(now)
+            if self._reserved.may_remain:
+                self._settle(now)
+            self._drain_core()
         except BaseException as error:  # noqa: BLE001  (re-raised)
             _raise_as_ordinary(error)
 
@@ -198,19 +203,20 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             # client's next datagram.
             reserved.may_remain = reserved.in_doubt
 
-    def _take(self, now: float) -> None:
-        """Take events, in doubt after what is reserved has been sent."""
+    def _settle(self, now: float) -> None:
+        """Before events are taken in doubt: have what is reserved sent, and find out whether it was all."""
         if self._would_forget() and self._core.has_events:
             self._build(now)
             if self._would_forget():
                 self._pings += 1
                 self._core.send_ping(self._pings)
                 self._build(now)
-        self._drain_core()
 
     def _would_forget(self) -> bool:
         """Whether taking events could end a stream that has something reserved."""
-        return self._reserved.may_remain and self._handshake_confirmed and self._core.state == "connected"
+        if not self._handshake_confirmed or self._core.state != "connected":
+            return False  # nothing ends before, and nothing is sent after
+        return self._reserved.may_remain
 
     def next_timer(self) -> float | None:
         timer = None if self._core is None else self._core.get_timer()
@@ -222,11 +228,13 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
     def handle_timer(self, now: float) -> None:
         if self._core is not None:
             self._ack_wait.is_eager = True
-            timeouts = self._core.pto_total
             self._core.handle_timer(now)
-            if self._core.pto_total != timeouts:
+            timeouts = self._core.pto_total
+            if timeouts != self._timeouts:
+                self._timeouts = timeouts
                 self._reserved.timed_out()
-            self._take(now)
+                self._settle(now)
+            self._drain_core()
 
     def open_stream(self) -> int | None:
         try:
@@ -324,7 +332,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             if core.state in ("first_flight", "connected"):
                 return
             self._held = False
-        if self._would_forget():
+        if self._reserved.may_remain and self._would_forget():
             return
         next_event = core.next_event
         on_stream_data = self._listener.on_stream_data

@@ -10,6 +10,7 @@ import pytest
 
 from market.audit import BY_PEERS, Audits, Outcome, Sample, Word, found_within
 from market.reputation import Reputation
+from market.verdict import SEVERAL
 from routing.dispatch.holders import HOME
 from routing.wire.codecs import Codec, Float32Array
 from routing.wire.experts import Combine, ExpertsRequest
@@ -142,6 +143,20 @@ def test_one_class_gives_the_same_bytes_or_is_false() -> None:
         sample = sample_of(y * np.float32(1.01), "liar", build)
         assert audits.check(sample, Word(HOME, OURS, y)).outcome is outcome
         assert audits.check(sample, Word(HOME, OURS, y)).guilty == ("liar",)
+
+
+@pytest.mark.parametrize("lies", [1, 2, 3, 20])
+def test_some_rows_in_a_lower_precision_are_marked_within_one_class(lies: int) -> None:
+    """Fewer than half of a call's: some of a server's cells. Of another kind of CPU it cannot be told."""
+    y = right(64, 6)
+    moved = y.copy()
+    moved[:lies] = off_by(0.02)(y[:lies], random.Random(1))
+    for build, is_marked in ((OURS, lies >= SEVERAL), (OTHER, False)):
+        audits = Audits(SHARE, Reputation())
+        sample = sample_of(moved, "liar", build)
+        first = audits.check(sample, Word(HOME, OURS, y)).outcome
+        assert first is (Outcome.MARKED if is_marked else Outcome.AGREED)
+        assert (audits.check(sample, Word(HOME, OURS, y)).guilty == ("liar",)) is is_marked
 
 
 def test_last_bits_are_no_lie_even_within_one_class() -> None:
