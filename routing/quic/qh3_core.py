@@ -233,6 +233,7 @@ class Qh3Core(QuicConnection):  # type: ignore[misc]
             if timeouts != self._timeouts:
                 self._timeouts = timeouts
                 self._reserved.timed_out()
+            if self._reserved.may_remain:
                 self._settle(now)
             self._drain_core()
 

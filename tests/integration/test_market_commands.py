@@ -374,5 +374,5 @@ def test_who_signs_nothing_is_told_what_helps(tmp_path: Path) -> None:
     side = Side("server", tmp_path, terms)
     free, late = Side("free", tmp_path), Side("late", tmp_path)
     assert not side.serve(free, PAIRS, NOW, arrives=False)
-    assert 'sign nothing: set [market] mode = "fixed"' in side.serve(free, 1, NOW)
+    assert 'signed nothing yet: [market] mode = "fixed" does' in side.serve(free, 1, NOW)
     assert "today's credit for newcomers is used up" in side.serve(late, 1, NOW)
