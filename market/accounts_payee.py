@@ -277,8 +277,9 @@ class PayeeAccounts:
             f"you owe {credits_text(max(0, account.owes))}{_with(pending)} and may owe {credits_text(limit)}"
         )
         if not account.is_signed and account.unsigned:
-            helps = '[market] mode = "fixed" does, each ten seconds; its owner may panal market settle --forgive'
-            return f"{owes}, and have signed nothing yet: {helps}"
+            helps = '[market] mode = "fixed" does, each ten seconds'
+            forgiven = "its owner may panal market settle --forgive"
+            return f"{owes}, and have signed nothing yet: {helps}; {forgiven}"
         if account.owes <= 0 and self.pool.left(account.subnet, self._now) < pending:
             return f"{owes}: today's credit for newcomers is used up; it begins anew at midnight UTC"
         return f"{owes}: serve this node as much, or its owner settles (panal market settle)"
