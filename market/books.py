@@ -113,8 +113,10 @@ class Books:
             return None
         steps: list[Step] = []
         for (we_pay, kind), stream in account.issues.items():
+            if stream.due_credits <= stream.signed_credits:
+                continue  # signed for, if in an earlier hour: the peer may have that one, and lost its answer
             receipt = stream.next(now)
-            if receipt is None or (stream.pending is not None and receipt == stream.pending.receipt):
+            if receipt is None:
                 continue
             room = () if steps else self._registry.room(account, now)
             if room is None:

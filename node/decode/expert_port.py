@@ -32,7 +32,7 @@ from routing.table import HolderTable
 from routing.tariff import Tariff
 from routing.weighing import WEIGH_SECONDS, Weighing
 from routing.wire.codecs import Float32Array
-from routing.wire.experts import Combine, RefusalCode, Refused
+from routing.wire.experts import Combine, ExpertsAnswer, ExpertsRequest, RefusalCode, Refused
 
 
 def combine_of(call: ExpertCall, wanted: Combine) -> Combine:
@@ -127,8 +127,19 @@ class SwarmPort:
 
     def watch_answers(self, on_answer: OnAnswer | None, on_given_up: OnGivenUp | None = None) -> None:
         """Have each answer that arrives priced, or looked at, and what is waited for no longer counted; None:
-        no longer."""
-        self._star.on_answer, self._star.on_given_up = on_answer, on_given_up
+        no longer. What is owed is spent at once: of two that were asked both may answer, the second when the
+        call has ended."""
+
+        def spent(
+            call: MoeCall, part: ServerCall, request: ExpertsRequest, answer: ExpertsAnswer, path: str
+        ) -> int:
+            assert on_answer is not None
+            price = on_answer(call, part, request, answer, path)
+            self.purse.pay(price, time.time())
+            return price
+
+        self._star.on_answer = None if on_answer is None else spent
+        self._star.on_given_up = on_given_up
 
     def next_call_id(self) -> int:
         """For a call that somebody else makes; on the event loop."""
@@ -279,7 +290,6 @@ class SwarmPort:
         finally:
             self.calls.dispatched(ticket.stats)
             self._note_unpaid(ticket.stats)
-            self.purse.pay(ticket.stats.price, time.time())
             del self._waiting[id(ticket.call)]
             # Before the next layer is planned: what hangs is waited for once.
             self._weighing.look(trio.current_time())

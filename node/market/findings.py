@@ -16,6 +16,7 @@ from market.quarantine import Quarantine, Strikes
 from market.reputation import Reputation
 from market.tally import Tallies
 from node.device.folder import NodeFolder
+from routing.dispatch.errors import FALSE_WORDS
 from routing.errors import LocalError
 
 log = logging.getLogger("panal.audit")
@@ -133,7 +134,7 @@ class Findings:
 
 def barred_until(until: float) -> str:
     """Why a peer is not asked, for people."""
-    return f"gave false answers: not asked until {time.strftime('%Y-%m-%d %H:%M', time.gmtime(until))} UTC"
+    return f"{FALSE_WORDS}: not asked until {time.strftime('%Y-%m-%d %H:%M', time.gmtime(until))} UTC"
 
 
 def _nobody(reasons: dict[str, str]) -> None:

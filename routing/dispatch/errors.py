@@ -7,6 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from routing.errors import PeerError
 from routing.wire.experts import UNPAID_WORDS
 
+FALSE_WORDS = "gave false answers"
+"""In the reason of a peer that this node does not ask for that."""
+
 NAMED_RUNS = 8
 """Runs of experts named in one line; the attribute has them all."""
 
@@ -32,6 +35,9 @@ class ExpertsUnavailable(PeerError):
                 reason if peer in reason else f"{peer}: {reason}" for peer, reason in reasons.items()
             )
             message = f"{named} any more ({told}): try again when it is back"
+            if all(FALSE_WORDS in reason for reason in reasons.values()):
+                held = f"layer {layer}: who holds {name_experts(experts)} is not asked"
+                message = f"{held} ({told}): start another server for them, or panal market pardon"
             if self.unpaid:
                 held = f"layer {layer}: who holds {name_experts(experts)} wants to be paid first"
                 message = f"{held} ({told})"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from routing.dispatch.errors import ExpertsUnavailable, NoHolder, name_experts
+from routing.dispatch.errors import FALSE_WORDS, ExpertsUnavailable, NoHolder, name_experts
 from routing.dispatch.plan import HOME, Holder, LayerHolders, ServerCall, assign, plan
 from routing.errors import LocalError, PeerError
 
@@ -143,6 +143,16 @@ def test_the_peer_that_used_to_hold_them_is_named() -> None:
     assert caught.value.peer == "b" and caught.value.reasons == {"b": "connection lost"}
     assert str(caught.value) == (
         "layer 5: no peer holds expert 1 any more (b: connection lost): try again when it is back"
+    )
+
+
+def test_of_who_gave_false_answers_it_is_not_said_that_it_is_gone() -> None:
+    holders = layer(("a", [0]), ("b", [1])).without("b", 1 << 1, f"{FALSE_WORDS}: not asked until noon")
+    with pytest.raises(NoHolder) as caught:
+        plan(np.array([[0, 1]], np.int32), holders)
+    assert str(caught.value) == (
+        "layer 5: who holds expert 1 is not asked (b: gave false answers: not asked until noon): "
+        "start another server for them, or panal market pardon"
     )
 
 

@@ -320,3 +320,18 @@ def test_what_was_countersigned_long_ago_is_not_signed_for_once_more(pair: tuple
         assert payee.serve(payer, 1_000, NOW + late) == ""
         assert settle(payer, payee, NOW + late) == ""
     assert payee.owed_by(payer) == 3_000 * PRICE == -payer.owed_by(payee)
+
+
+def test_an_orderly_end_signs_for_nothing_twice(pair: tuple[Side, Side]) -> None:
+    """The answer to a receipt was lost; the payer is stopped and started in later hours, and the two do not
+    meet for longer than old receipts are believed."""
+    payer, payee = pair
+    greet(payer, payee, NOW)
+    assert payee.serve(payer, 1_000, NOW) == ""
+    step = payer.books.offer(payee.peer, NOW)
+    assert step is not None
+    payee.do(payee.books.received(payer.peer, payer.do(step), NOW))
+    assert payer.books.sign_all(payee.peer, NOW + DAY) is None
+    payer.restart()
+    assert settle(payer, payee, NOW + 40 * DAY) == ""
+    assert payee.owed_by(payer) == 1_000 * PRICE == -payer.owed_by(payee)

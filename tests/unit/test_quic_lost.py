@@ -149,7 +149,7 @@ def test_requests_come_in_while_a_lossy_connection_never_stops_sending() -> None
             core.send(stream_id, b"!", True)
         heard.to_answer.clear()
     assert len(waited) > 500
-    assert sorted(waited)[len(waited) // 2] < 1.0
+    assert sorted(waited)[len(waited) * 9 // 10] < 1.2, "2 s and more if no PING asks for what is reserved"
 
 
 def test_room_in_the_window_shows_that_nothing_is_reserved() -> None:
