@@ -8,7 +8,7 @@
 4. What answers in one network fails together, and may be one machine with ten identities: of each cell it is
    one replica, and it has one word.
 5. Who has not been asked yet counts as strangers did lately: a little, and less the fewer of them answered.
-6. Whose advert has ended is forgotten: a new one has to answer anew.
+6. Whose advert has ended, or says that it was started again, is forgotten: it has to answer anew.
 
 `now` is any clock that runs evenly, in seconds.
 """
@@ -133,6 +133,9 @@ class Answers:
 
 NOBODY = Answers()
 
+GONE = -1
+"""Of a peer that has neither an advert nor a connection; instances are not below 0."""
+
 
 @dataclass(slots=True)
 class _Peer:
@@ -140,6 +143,7 @@ class _Peer:
     asked: when it was last asked, or seen connected. answered: when it last answered.
     failures: in a row, since then. was_lost: the first of them was a lost connection.
     in_company: when it failed last, others that had answered had just done so.
+    instance: of its process, as its advert said.
     """
 
     asked: float
@@ -148,6 +152,7 @@ class _Peer:
     failures: int = 0
     was_lost: bool = False
     in_company: bool = False
+    instance: int | None = None
 
     def has_answered(self, now: float) -> bool:
         return self.failures < SILENT_AFTER and now - self.answered < ANSWER_HOLDS
@@ -222,9 +227,20 @@ class Answering:
         """It was asked, and whether it answers cannot be told: it is asked again later."""
         self._asked(peer_id, now)
 
-    def keep(self, peer_ids: Collection[str]) -> None:
-        """Forget all others."""
-        self._peers = {peer_id: peer for peer_id, peer in self._peers.items() if peer_id in peer_ids}
+    def keep(self, instances: Mapping[str, int | None]) -> None:
+        """Forget all others, and what was known of those that have been started again since.
+
+        Args:
+            instances: of the processes, as their adverts say, by peer id; None where there is no advert.
+        """
+        kept = {}
+        for peer_id, peer in self._peers.items():
+            instance = instances.get(peer_id, GONE)
+            if instance == GONE or (None not in (instance, peer.instance) and instance != peer.instance):
+                continue
+            peer.instance = peer.instance if instance is None else instance
+            kept[peer_id] = peer
+        self._peers = kept
 
     # --- what follows ---
 

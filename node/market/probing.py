@@ -137,7 +137,9 @@ class Probing:
         endpoint, now = self._node.endpoint, trio.current_time()
         self._looked = now
         connected = {each.peer_id: each for each in endpoint.connections if each.is_open}
-        self._known.keep({row.advert.peer_id for row in self._node.table.rows()} | connected.keys())
+        rows = self._node.table.rows()
+        instances: dict[str, int | None] = dict.fromkeys(connected)
+        self._known.keep(instances | {row.advert.peer_id: row.advert.instance for row in rows})
         for peer_id, connection in connected.items():
             self._known.answered(peer_id, neighbourhood_of(endpoint, connection, self._relay_ip), now)
 

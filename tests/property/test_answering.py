@@ -44,7 +44,7 @@ def played(happened: list[tuple[str, str, str, float]]) -> tuple[Answering, dict
         elif what == "untold":
             known.untold(name, now)
         else:
-            known.keep({each for each in NAMES if each != name})
+            known.keep({each: 1 for each in NAMES if each != name})
             answered.pop(name, None)
     return known, answered, now
 

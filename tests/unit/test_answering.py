@@ -92,7 +92,7 @@ def test_who_was_not_asked_yet_counts_as_strangers_did_lately() -> None:
     assert weights(known, 0.0, "new") == [STRANGER]
     for number in range(3 * FIRST_PROBES):  # identities that are made anew, and forgotten, all the time
         fail(known, f"phantom {number}", 0.0)
-        known.keep(REAL)
+        known.keep(dict.fromkeys(REAL, 1))
     assert weights(known, 0.0, "new") == [STRANGER / (FIRST_PROBES + 1)]
     for name in REAL:  # who is known is no stranger, whatever it does
         fail(known, name, 0.0)
@@ -118,7 +118,7 @@ def test_networks_are_remembered_with_the_answers() -> None:
 def test_whose_advert_has_ended_is_forgotten() -> None:
     known = world()
     fail(known, "phantom", 0.0)
-    known.keep({*REAL[1:], "new"})
+    known.keep(dict.fromkeys([*REAL[1:], "new"], 1))
     assert len(known) == 2
     assert known.answers(0.0) == Answers.of(dict.fromkeys(REAL[1:], ""), stranger=STRANGER * 4 / 5)
 
@@ -305,3 +305,19 @@ def test_a_node_that_few_answer_does_not_believe_in_many(phantoms: int) -> None:
     answers = known.answers(0.0)
     assert answers.weight("new") <= STRANGER * 4 / 13
     assert answers.weight("phantom 0") <= STRANGER * 4 / 13
+
+
+def test_who_was_started_again_is_asked_anew() -> None:
+    """A crash of half a minute may be two failures; it must not be half an hour of silence."""
+    known, rng = world(), random.Random(4)
+    names = [*REAL, "server"]
+    known.answered("server", "", 0.0)
+    known.keep(dict.fromkeys(names, 1))
+    fail(known, "server", 10.0)
+    known.keep(dict.fromkeys(names, 1))
+    assert weights(known, 10.0, "server") == [0.0]
+    known.keep(dict.fromkeys(REAL, 1) | {"server": None})
+    assert weights(known, 10.0, "server") == [0.0], "it has no advert now: it may be the same process"
+    known.keep(dict.fromkeys(REAL, 1) | {"server": 2})
+    assert weights(known, 10.0, "server") == [known.answers(10.0).stranger]
+    assert known.next(names, 11.0, rng) == "server"
