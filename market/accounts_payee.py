@@ -125,15 +125,15 @@ class PayeeAccounts:
             self.drawn = need
         return ""
 
-    def give_back(self, peer: str, credits: int, since: float) -> None:
+    def give_back(self, peer: str, credits: int, subnet: str, since: float) -> None:
         """A call that drew on the pool got no answer.
 
         Args:
-            credits: `drawn` when it was not refused, and `since` the time of that.
+            credits: `drawn` when it was not refused; `subnet` the peer's then, and `since` the time of that.
         """
         account = self._account(peer)
         account.granted = max(0, account.granted - credits)
-        self.pool.give_back(credits, account.subnet, since)
+        self.pool.give_back(credits, subnet, since)
         self.changed(account)
 
     def _others_debts(self, account: Account) -> int:

@@ -29,8 +29,8 @@ class Payee(Protocol):
         """Why a peer is not served, with `pending` micro-credits of its calls under way (`is_alone`: of this
         one alone); "" if it is: then `drawn` is what the last of them took of the newcomers' pool."""
 
-    def give_back(self, peer: str, credits: int, since: float) -> None:
-        """What a call drew that got no answer."""
+    def give_back(self, peer: str, credits: int, subnet: str, since: float) -> None:
+        """What a call drew that got no answer, and for which subnet."""
 
     def served(
         self, peer: str, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float
@@ -77,11 +77,12 @@ class PricedCalls:
         self.unpaid = Unpaid()
         self.further: Further | None = None
         self._costs: dict[int, int] = {}  # by id of a request under way
-        self._drawn: dict[int, tuple[int, float]] = {}  # of these, what they took of the pool, and when
+        self._drawn: dict[int, tuple[int, str, float]] = {}  # what they took of the pool, as whom, and when
 
     def refusal(self, peer_id: str, request: ExpertsRequest) -> str:
         """Why a call is not computed; "" if it is, and then it is under way."""
-        self._payee.met(peer_id, self._network(peer_id))  # each time: accounts of strangers are forgotten
+        subnet = self._network(peer_id)
+        self._payee.met(peer_id, subnet)  # each time: accounts of strangers are forgotten
         now = self._now()
         if request.call_index == 0:
             cost = self._prices.total_lowest(request.model_id, request.layer, request.experts, now)
@@ -93,7 +94,7 @@ class PricedCalls:
             self._pending[peer_id] += cost
             self._costs[id(request)] = cost
             if self._payee.drawn:
-                self._drawn[id(request)] = self._payee.drawn, now
+                self._drawn[id(request)] = self._payee.drawn, subnet, now
             self.unpaid.served(peer_id)
         else:
             self.unpaid.refused(peer_id, why)

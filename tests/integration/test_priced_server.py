@@ -46,7 +46,7 @@ class Books:
     def lent(self, peer: str, credits: int, now: float) -> None:
         self.owed[peer] = self.owed.get(peer, 0) + credits
 
-    def give_back(self, peer: str, credits: int, since: float) -> None:
+    def give_back(self, peer: str, credits: int, subnet: str, since: float) -> None:
         raise AssertionError("nothing was drawn")
 
     def total_lowest(self, model_id: bytes, layer: int, experts: npt.NDArray[np.uint16], now: float) -> int:
