@@ -112,8 +112,7 @@ class DialBackService:
                 answer = await self._dial_back(connection, request)
             case ProbeFor():
                 answer = await self._probe_for(connection, request)
-        await stream.send_message(encode(answer))
-        await stream.aclose()
+        await stream.send_message(encode(answer), end=True)
 
     def _observe(self, connection: Connection) -> Answer:
         if not self._observations.allows(connection.peer_id, self._endpoint.now()):

@@ -277,9 +277,8 @@ class Settler:
         reply: bytes | None = None
         try:
             with trio.move_on_after(ANSWER_SECONDS):
-                await stream.send_message(message)
+                await stream.send_message(message, end=True)
                 reply = await stream.receive_message(MAX_MESSAGE_BYTES)
-                await stream.aclose()
         finally:
             stream.reset()
         if reply is None:
@@ -314,7 +313,7 @@ class Settler:
                     step = self._books.received(peer_id, request, self._now())
                     await self._written(step)
                 if step.message:
-                    await stream.send_message(step.message)
+                    await stream.send_message(step.message, end=True)
                 if peer_id in self._books.payer.open_accounts():
                     self._settle_with([peer_id])  # it is there: what waits for it can be said
                 return

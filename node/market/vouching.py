@@ -93,7 +93,7 @@ class Teller:
                 if not self._rate.allows(peer_id, trio.current_time()):
                     raise PeerError(f"{peer_id} asks whom we paid more often than is of use", peer=peer_id)
                 told = self._vouches(peer_id, self._now())
-            await stream.send_message(encode_told(told))
+            await stream.send_message(encode_told(told), end=True)
             return
         raise PeerError(f"{peer_id} was too slow to ask whom we paid", peer=peer_id)
 
@@ -185,9 +185,8 @@ class Asker:
         data: bytes | None = None
         try:
             with trio.move_on_after(ANSWER_SECONDS):
-                await stream.send_message(encode_ask())
+                await stream.send_message(encode_ask(), end=True)
                 data = await stream.receive_message(MAX_ANSWER_BYTES)
-                await stream.aclose()
         finally:
             stream.reset()
         if data is None:

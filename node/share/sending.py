@@ -157,9 +157,9 @@ class Sender:
                     counts.refused += 1
                     await self._until_read(stream, IDLE_SECONDS)
                     await self.turn(stream, PIECE_BYTES)
-                    await stream.send_message(encode_refusal(admitted))
-                    if not is_served or admitted.code is RefusalCode.MALFORMED:
-                        await stream.aclose()
+                    last = not is_served or admitted.code is RefusalCode.MALFORMED
+                    await stream.send_message(encode_refusal(admitted), end=last)
+                    if last:
                         return
                 else:
                     await self._send(stream, counts, admitted)

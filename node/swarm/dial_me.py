@@ -81,5 +81,4 @@ class DialMeService:
                 await self._dial(stream.peer_id)
             except (PeerError, LocalError) as error:
                 answer = str(error)
-        await stream.send_message(answer.encode()[:MAX_ANSWER_BYTES])
-        await stream.aclose()
+        await stream.send_message(answer.encode()[:MAX_ANSWER_BYTES], end=True)

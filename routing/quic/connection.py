@@ -19,6 +19,7 @@ from routing.quic.limits import (
     Limits,
 )
 from routing.quic.paths import is_carried
+from routing.quic.starved import Starved
 from routing.quic.stream import CODE_REFUSED, CODE_STALLED, CODE_TOO_MUCH_UNDER_WAY, Stream
 from routing.quic.unfinished import Budget, Share
 from routing.wire.multistream import Dialer, Listener
@@ -39,6 +40,7 @@ CLOSE_NORMAL = 0
 CLOSE_UNRESPONSIVE = 1
 CLOSE_ENGINE_FAILED = 2
 CLOSE_FLOOD = 3
+CLOSE_STARVED = 4
 
 
 class Plane(Protocol):
@@ -109,6 +111,7 @@ class Connection:
         self._held_since = (0, 0)
         self._taken = 0  # requests since the socket last brought something
         self._turns: trio.Lock | None = None
+        self._starved = Starved()
         self._missed_pings = 0
         self._received_at_ping = 0
         self._peer_bit = _SERVER_BIT if dialed else 0
@@ -177,10 +180,13 @@ class Connection:
             )
         stream_id = self.core.open_stream()
         if stream_id is None:
-            raise StreamClosed(
-                f"{self.peer_id} allows no further stream now, {len(self._streams)} are open: close some",
-                peer=self.peer_id,
-            )
+            ours = sum(not each.inbound for each in self._streams.values())
+            text = f"{self.peer_id} allows no further stream now, {ours} are open: close some"
+            if self._starved.refused(ours, self._plane.now()):
+                text = f"{self.peer_id} has long allowed no further stream, {ours} are open: dial anew"
+                self.shut(CLOSE_STARVED, f"no further stream was allowed, {ours} were open")
+            raise StreamClosed(text, peer=self.peer_id)
+        self._starved.opened()
         dialer = Dialer(protocol)
         stream = self._streams[stream_id] = Stream(self, stream_id, dialer)
         stream.begin_dialed(protocol, dialer.opening())

@@ -33,6 +33,8 @@ CODE_REFUSED = 4
 CODE_TOO_MUCH_UNDER_WAY = 5
 CODE_STALLED = 6
 
+_CLOSED = "this side has already closed the stream"
+
 Part = bytes | bytearray | memoryview
 
 
@@ -104,8 +106,10 @@ class Stream:
 
     # --- sending ---
 
-    async def send_message(self, *parts: Part) -> None:
+    async def send_message(self, *parts: Part, end: bool = False) -> None:
         """Send one message, the parts laid end to end. They are copied before this returns.
+
+        With `end` it is the last: as `aclose` after it, but safer (starved.py).
 
         Waits, before it takes the message, while the stream's backlog is over SEND_BACKLOG_HIGH;
         otherwise a message of no more than that is taken without giving up the processor. A longer one
@@ -122,27 +126,27 @@ class Stream:
             size += part.nbytes if isinstance(part, memoryview) else len(part)
         if size > MAX_MESSAGE_BYTES:
             raise ValueError(f"message of {size} bytes, at most {MAX_MESSAGE_BYTES} fit a length prefix")
-        await self._send(size.to_bytes(LENGTH_BYTES, "big"), parts, size)
+        await self._send(size.to_bytes(LENGTH_BYTES, "big"), parts, size, end)
 
     async def send_bytes(self, data: Part) -> None:
         """Send bytes without a length, for libp2p protocols that frame otherwise. As `send_message`."""
-        await self._send(b"", (data,), data.nbytes if isinstance(data, memoryview) else len(data))
+        await self._send(b"", (data,), data.nbytes if isinstance(data, memoryview) else len(data), False)
 
-    async def _send(self, prefix: bytes, parts: tuple[Part, ...], size: int) -> None:
+    async def _send(self, prefix: bytes, parts: tuple[Part, ...], size: int, end: bool) -> None:
         while (self._backlogged or self._writing) and self._failure is None:
             await self._park_writer()
         self._check_can_send()
         if size > SEND_BACKLOG_HIGH:
-            await self._send_in_pieces(prefix, parts, size)
+            await self._send_in_pieces(prefix, parts, size, end)
             return
         send, stream_id = self.connection.core.send, self.stream_id
         send(stream_id, self._opening + prefix, False)
         self._opening = b""
         for part in parts:
             send(stream_id, part, False)
-        self._sent()
+        self._sent(end)
 
-    async def _send_in_pieces(self, prefix: bytes, parts: tuple[Part, ...], size: int) -> None:
+    async def _send_in_pieces(self, prefix: bytes, parts: tuple[Part, ...], size: int, end: bool) -> None:
         connection, stream_id = self.connection, self.stream_id
         self._writing = True
         self.unfed = size
@@ -160,7 +164,7 @@ class Stream:
                     piece = view[start : start + SEND_PIECE]
                     connection.core.send(stream_id, piece, False)
                     self.unfed -= len(piece)
-                    self._sent()
+                    self._sent(end and not self.unfed)
         except BaseException:
             if self._send_problem is None:
                 self.reset()  # half a message: nothing can follow it
@@ -171,9 +175,11 @@ class Stream:
             if self._writers is not None:
                 self._writers.unpark_all()
 
-    def _sent(self) -> None:
+    def _sent(self, end: bool) -> None:
         """The engine has been given something: pass it on, and see how much is left."""
         connection = self.connection
+        if end:
+            connection.core.send(self.stream_id, b"", True)
         connection.flush()
         unsent = connection.core.unsent(self.stream_id)
         if unsent > SEND_NOTED:
@@ -184,6 +190,9 @@ class Stream:
                 connection.note_sending(self)
                 if self._failure is not None:
                     self._check_can_send()
+        if end:
+            self._send_problem = _CLOSED
+            self._forget_if_over()
 
     async def _park_writer(self) -> None:
         if self._writers is None:
@@ -194,7 +203,7 @@ class Stream:
         """Say that nothing more will be sent; what was sent still arrives. Reading may go on."""
         if self._send_problem is not None or self._failure is not None:
             return
-        self._send_problem = "this side has already closed the stream"
+        self._send_problem = _CLOSED
         self.connection.core.send(self.stream_id, self._opening, True)
         self._opening = b""
         self.connection.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import os
 import random
@@ -23,7 +24,7 @@ from routing.quic.certificate import make_certificate
 from routing.quic.core import BACKENDS
 from routing.quic.endpoint import Endpoint, Handler
 from routing.quic.errors import ConnectFailed, MessageTooLarge, StreamClosed, WrongPeer
-from routing.quic.limits import CONNECTION_WINDOW, Limits
+from routing.quic.limits import CONNECTION_WINDOW, SEND_BACKLOG_HIGH, Limits
 from routing.quic.stream import Stream
 from routing.quic.warmup import ENOUGH_WINDOW
 from tests.integration.udp_proxy import UdpProxy, through
@@ -152,6 +153,32 @@ def test_messages_from_several_tasks_do_not_mix(backend: str) -> None:
                     nursery.start_soon(send, letter)
                 received.extend([await stream.receive_message(MAX_BYTES) for _ in range(60)])
             assert sorted(set(received)) == [letter * 12_000 for letter in (b"a", b"b", b"c")]
+
+    run(test)
+
+
+@each_pairing
+def test_a_last_message_brings_the_end(client_backend: str, server_backend: str) -> None:
+    async def test() -> None:
+        async def once(stream: Stream) -> None:
+            await stream.send_message(await stream.receive_message(MAX_BYTES), end=True)
+
+        async with (
+            running(server_backend, handlers={ECHO: once}) as server,
+            running(client_backend) as client,
+        ):
+            connection = await client.connect(address_of(server))
+            for size in (0, 100, SEND_BACKLOG_HIGH + 1, 3 * SEND_BACKLOG_HIGH):
+                message = random.Random(size).randbytes(size)
+                stream = connection.open_stream(ECHO)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(functools.partial(stream.send_message, message, b"", end=True))
+                    assert await stream.receive_message(MAX_BYTES) == message
+                with pytest.raises(StreamClosed, match="already closed"):
+                    await stream.send_message(b"more")
+                with pytest.raises(StreamClosed, match="the peer ended the stream"):
+                    await stream.receive_message(1)
+            await until(lambda: not connection._streams)
 
     run(test)
 
