@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field
 
 from routing.advert_rows import Changes, Clone, Cursor, Offer, Outcome, Row, TableLimits
 from routing.errors import LocalError
+from routing.subnet import subnet_of
 from routing.wire.advert import (
     CLOCK_SKEW,
     Advert,
@@ -483,14 +483,7 @@ def _places(advert: Advert) -> str:
 
 def _groups(advert: Advert) -> tuple[str, ...]:
     """The subnets it counts in: of its public addresses, or the one for those that have none."""
-    groups = set()
-    for host in advert.hosts():
-        ip = ipaddress.ip_address(host)
-        if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        if ip.is_global:
-            prefix = 24 if ip.version == 4 else 48
-            groups.add(str(ipaddress.ip_network((ip, prefix), strict=False)))
+    groups = {subnet_of(host) for host in advert.hosts()} - {""}
     return tuple(sorted(groups)) or (LOCAL_GROUP,)
 
 

@@ -15,13 +15,11 @@ import ipaddress
 from collections.abc import Iterable
 
 from routing.rates import Buckets
+from routing.subnet import subnet_of
 
 UNANSWERED_BURST, UNANSWERED_PER_SECOND = 60, 0.5
 """Of one host: a household of nodes that is off, each with two addresses, tried each few seconds at first. In
 the long run 30 a minute, 6 KB/s with all repeats."""
-
-PREFIX_IPV4, PREFIX_IPV6 = 24, 48
-"""Bits of a network, for limits by network: as for adverts (routing.adverts)."""
 
 _LOOPBACK = "loopback"
 
@@ -99,15 +97,9 @@ def reachable_from(networks: frozenset[str], host: str) -> bool:
 def _prefix(host: str) -> str:
     """The network of an address; a name, or an address of a private network, stands for itself."""
     try:
-        address = ipaddress.ip_address(host)
+        return subnet_of(host) or host
     except ValueError:
         return host.lower()
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if not address.is_global:
-        return str(address)
-    prefix = PREFIX_IPV4 if address.version == 4 else PREFIX_IPV6
-    return str(ipaddress.ip_network((address, prefix), strict=False))
 
 
 def _network(host: str) -> str:

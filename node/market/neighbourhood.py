@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 from routing.quic.connection import Connection
 from routing.quic.endpoint import Endpoint
 from routing.quic.paths import is_carried
-
-PREFIX_IPV4, PREFIX_IPV6 = 24, 48
-"""Bits of a network that one customer may have, as for adverts (routing.adverts)."""
+from routing.subnet import subnet_of
 
 GONE = "gone"
 """Of all connections whose carrier has ended: they may have come from one machine."""
@@ -42,12 +39,6 @@ def neighbourhood_of(
 def _network(host: str) -> str:
     """ "" for this node's own; what is no address stands for itself."""
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        return subnet_of(host)
     except ValueError:
         return host
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    if not address.is_global:
-        return ""
-    prefix = PREFIX_IPV4 if address.version == 4 else PREFIX_IPV6
-    return str(ipaddress.ip_network((address, prefix), strict=False))
