@@ -131,6 +131,7 @@ def test_the_honeycomb_by_keyboard_and_by_pointer(stage: tuple[StagedBoard, str]
     page.page.keyboard.press("Tab")
     page.shows(told, "")
 
+    canvas.scroll_into_view_if_needed()  # the pointer moves in the window
     box = canvas.bounding_box()
     width = box["width"] / 512.5
     page.page.mouse.move(box["x"] + 10.5 * width, box["y"] + width / 2)

@@ -276,7 +276,7 @@ def test_the_barred_are_asked_for_nothing_until_they_are_not(table: HolderTable)
         assert held_by(holders) == {"honest": [0, 1, 2, 3]} and not holders.reserve
     assert table.missing() == {0: [4, 5, 6, 7], 1: [4, 5, 6, 7]}
     assert table.peers() == ["honest"] and table.strangers() == {"liar": ["gave false answers"]}
-    with pytest.raises(NoHolder, match=r"experts 4-5 any more \(liar: gave false answers\)"):
+    with pytest.raises(NoHolder, match=r"experts 4-5 is not asked \(liar: gave false answers\)"):
         assign([4, 5], table.holders(0, 0))
     table.connected("liar", told([(0, 1, [(0, 7)])]))
     assert table.missing()
