@@ -298,7 +298,7 @@ def test_strikes_outlast_the_process(parts: Parts, tmp_path: Path) -> None:
         whole = cells_of(model, [range(12)])
         async with serving(model, whole) as (_, honest), lying(model, whole, garbage) as (server, liar):
             async with audited(model, [liar], tmp_path, by_home=True) as swarm:
-                with pytest.raises(Refusal, match="is not asked .*gave false answers"):
+                with pytest.raises(Refusal, match=r"is not asked .*gave false answers"):
                     await swarm.answer()
             before = server.lies
             async with audited(model, [liar, honest], tmp_path, by_home=True) as swarm:
