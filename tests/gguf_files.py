@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import time
 import tracemalloc
@@ -59,12 +60,21 @@ def raw_file(
     return head + bytes(-len(head) % alignment) + data
 
 
+TRIES = 5
+"""Of which the quickest counts: a busy machine, or the garbage of other tests, takes time that is not the
+action's."""
+
+
 def refusal(action: Callable[[], object], max_seconds: float = MAX_SECONDS) -> str:
     """The text of the LocalError that `action` raises: one line, cheap in time and in memory."""
-    start = time.process_time()
-    with pytest.raises(LocalError):
-        action()
-    seconds = time.process_time() - start
+    seconds = math.inf
+    for _ in range(TRIES):
+        start = time.thread_time()
+        with pytest.raises(LocalError):
+            action()
+        seconds = min(seconds, time.thread_time() - start)
+        if seconds < max_seconds:
+            break
     tracemalloc.start()
     try:
         with pytest.raises(LocalError) as caught:
