@@ -84,13 +84,7 @@ def balance_of(account: AccountState) -> Balance:
             waiting += _due_by(stream.pending, stream.full)
     return Balance(
         account.peer,
-        standing.owes,
-        standing.consumed,
-        standing.provided,
-        standing.paid_to_us,
-        standing.forgiven_by_us,
-        standing.paid_by_us,
-        standing.forgiven_to_us,
+        *standing.sums(),
         due=due,
         granted=account.granted,
         last_epoch=last_epoch,

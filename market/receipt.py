@@ -38,8 +38,6 @@ thousand epochs of it add up within 63 bits."""
 MAX_N = 2**32 - 1
 """Receipts in one stream: one a second for 130 years."""
 
-MAX_EPOCH = 2**32 - 1
-
 KEY_BYTES, SIGNATURE_BYTES, MODEL_ID_BYTES = 32, 64, 32
 
 NO_MODEL = "0" * 64

@@ -61,13 +61,7 @@ def _balance(account: Account, limit: int) -> Balance:
     standing = account.standing
     return Balance(
         account.peer,
-        standing.owes,
-        standing.consumed,
-        standing.provided,
-        standing.paid_to_us,
-        standing.forgiven_by_us,
-        standing.paid_by_us,
-        standing.forgiven_to_us,
+        *standing.sums(),
         account.unsigned,
         due_of(account),
         account.claimed,

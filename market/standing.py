@@ -52,6 +52,13 @@ class Standing:
         Who could sign off more would have an account here for nothing."""
         return self.provided + self.paid_to_us + self.forgiven_by_us - self.paid_by_us - self.forgiven_to_us
 
+    def sums(self) -> tuple[int, int, int, int, int, int, int]:
+        """What it owes us, and the totals, in the order of `ledger.Balance`."""
+        return (
+            self.owes, self.consumed, self.provided, self.paid_to_us, self.forgiven_by_us, self.paid_by_us,
+            self.forgiven_to_us,
+        )  # fmt: skip
+
     def add(self, we_pay: bool, kind: Kind, credits: int) -> None:
         """A full receipt has raised a stream's total."""
         match (we_pay, kind):
